@@ -1,0 +1,184 @@
+package driver
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/ugds-store/ugds/internal/base"
+)
+
+// Op is what a request does.
+type Op uint8
+
+const (
+	// OpRead moves bytes from the device to memory.
+	OpRead Op = iota
+	// OpWrite moves bytes from memory to the device.
+	OpWrite
+	// OpFlush makes every write that ended before the flush was submitted
+	// durable. Off, Len and Segs are ignored.
+	OpFlush
+	// OpDiscard tells the device that [Off, Off+Len) is not needed. It is
+	// advice: the range may read as old data, zeros or ones afterwards.
+	OpDiscard
+	// OpWriteZeroes makes [Off, Off+Len) read as zeros.
+	OpWriteZeroes
+)
+
+// String names the operation.
+func (o Op) String() string {
+	return [...]string{"read", "write", "flush", "discard", "write zeroes"}[o]
+}
+
+// Seg is a piece of a Region. Make one with Region.Seg, which fills Gen.
+type Seg struct {
+	Region *Region
+	Gen    uint32 // the region's generation when the segment was made
+	Off    int64  // bytes into the region
+	Len    int64  // bytes
+}
+
+// Request is one entry of a batch: one contiguous extent of the device and the
+// memory it is read into or written from.
+type Request struct {
+	Op   Op
+	FUA  bool  // OpWrite: durable when it ends, without a flush
+	Off  int64 // bytes into the device
+	Len  int64 // bytes; for reads and writes the sum of the segments
+	Segs []Seg // reads and writes only; at most MaxSegs
+
+	// The answer, valid once the batch's Wait returned nil.
+	Done int64 // bytes moved
+	Err  error // nil, or the cause with the device's own status inside
+}
+
+// Batch is a set of requests that is submitted and awaited together. The zero
+// value is ready; fill Reqs, Submit, Wait, read the answers, and reuse it. The
+// submitter owns the batch and its Reqs; between Submit and a Wait that
+// returned nil it must not touch them.
+type Batch struct {
+	Reqs []Request
+
+	left   atomic.Int64
+	done   chan struct{} // holds one token once the last entry ended
+	active atomic.Bool
+	poller Poller
+}
+
+// Poller makes progress on behalf of a waiter. Implementations of Device give
+// one to Start.
+type Poller interface {
+	// PollBatch works until b.Ended reports true (then nil) or ctx ends (then
+	// the context's error).
+	PollBatch(ctx context.Context, b *Batch) error
+}
+
+// WaitDone is the Poller of devices whose completions are reaped elsewhere.
+type WaitDone struct{}
+
+// PollBatch waits for the last entry to end.
+func (WaitDone) PollBatch(ctx context.Context, b *Batch) error {
+	for !b.Ended() { // a token may be left over from the batch's last use
+		select {
+		case <-b.done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// Start is called by Device implementations at the beginning of Submit, before
+// any entry can end. It fails with ErrBusy when the batch is in flight already
+// and with ErrInvalid when it is empty or larger than MaxBatch.
+func (b *Batch) Start(p Poller) error {
+	if len(b.Reqs) == 0 || len(b.Reqs) > MaxBatch {
+		return base.Errorf("submit", "batch", base.ErrInvalid, "%d requests, the limit is 1 to %d",
+			len(b.Reqs), MaxBatch)
+	}
+	if !b.active.CompareAndSwap(false, true) {
+		return base.Errorf("submit", "batch", base.ErrBusy, "it is in flight already")
+	}
+	if b.done == nil {
+		b.done = make(chan struct{}, 1)
+	}
+	for i := range b.Reqs {
+		b.Reqs[i].Done, b.Reqs[i].Err = 0, nil
+	}
+	b.poller = p
+	b.left.Store(int64(len(b.Reqs)))
+	return nil
+}
+
+// Abandon undoes Start. Only for a Submit that returns an error and started
+// nothing.
+func (b *Batch) Abandon() { b.active.Store(false) }
+
+// End gives entry i its one terminal answer (I7). Called by implementations,
+// exactly once an entry, after its memory was released.
+func (b *Batch) End(i int, done int64, err error) {
+	r := &b.Reqs[i]
+	r.Done, r.Err = done, err
+	switch left := b.left.Add(-1); {
+	case left == 0:
+		select {
+		case b.done <- struct{}{}:
+		default: // a stale token wakes the waiter just as well
+		}
+	case left < 0:
+		panic("driver: a request was answered twice")
+	}
+}
+
+// Ended reports whether every entry has its answer.
+func (b *Batch) Ended() bool { return b.left.Load() == 0 }
+
+// EndedC wakes pollers: it is readable at some time after the last entry ended.
+// It may also be readable early, so look at Ended again.
+func (b *Batch) EndedC() <-chan struct{} { return b.done }
+
+// Wait returns nil once every entry ended; the entries hold their own errors.
+// If ctx ends first it returns an ErrTimeout that wraps the context's error:
+// the requests are then still in flight, their memory and extents still in use,
+// and Wait must be called again. One goroutine at a time may wait.
+func (b *Batch) Wait(ctx context.Context) error {
+	if !b.active.Load() {
+		return base.Errorf("wait", "batch", base.ErrInvalid, "it was not submitted")
+	}
+	if !b.Ended() {
+		if err := b.poller.PollBatch(ctx, b); err != nil && !b.Ended() {
+			return base.Errorf("wait", "batch", base.ErrTimeout, "%w", err)
+		}
+	}
+	b.active.Store(false)
+	return nil
+}
+
+// Err returns the first entry's error, or nil. Call it after Wait.
+func (b *Batch) Err() error {
+	for i := range b.Reqs {
+		if err := b.Reqs[i].Err; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Do submits the requests as one batch and waits for all of them. When ctx ends
+// first, Do goes on waiting: it returns only when no request is in flight, so
+// the caller's memory is free again. The error is the first entry's.
+func Do(ctx context.Context, d Device, reqs ...Request) error {
+	b := Batch{Reqs: reqs}
+	if err := d.Submit(ctx, &b); err != nil {
+		return err
+	}
+	if err := b.Wait(context.WithoutCancel(ctx)); err != nil {
+		return err
+	}
+	return b.Err()
+}
+
+// Flush makes every write that ended before the call durable.
+func Flush(ctx context.Context, d Device) error {
+	return Do(ctx, d, Request{Op: OpFlush})
+}

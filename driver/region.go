@@ -1,0 +1,183 @@
+package driver
+
+import (
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/dma"
+)
+
+// Region is memory that devices may read and write: our own off-heap memory, a
+// caller's range, a memfd or a dma-buf. It has a generation, and counts the
+// requests in flight that name it; while the count is not zero it cannot be
+// closed (I3). Safe for concurrent use.
+type Region struct {
+	id   uint64
+	size int64
+	mem  []byte // the CPU's view; nil when the CPU cannot reach it
+	fd   int    // memfd or dma-buf, -1 if none
+	own  *dma.Mem
+
+	// hold is generation<<32 | requests in flight. One word, so that "still
+	// this generation" and "one more in flight" are decided together.
+	hold atomic.Uint64
+
+	mu       sync.Mutex
+	attached map[Device]any // what each device keeps for this region
+}
+
+var regionIDs atomic.Uint64
+
+// AllocRegion makes a region of our own page-aligned, off-heap memory of size
+// bytes. owner names the bytes in the memory statistics.
+func AllocRegion(size int64, owner string) (*Region, error) {
+	m, err := dma.Alloc(size, owner)
+	if err != nil {
+		return nil, err
+	}
+	r := NewRegion(m.Bytes())
+	r.own = m
+	return r, nil
+}
+
+// NewRegion makes a region of memory that the caller owns. The memory must not
+// move or be freed before Close returned nil; memory that a device writes must
+// be off-heap.
+func NewRegion(mem []byte) *Region {
+	r := &Region{id: regionIDs.Add(1), size: int64(len(mem)), mem: mem, fd: -1}
+	r.hold.Store(1 << 32)
+	return r
+}
+
+// NewFDRegion makes a region of size bytes behind a dma-buf or memfd. mem is the
+// CPU's view of it, or nil when the CPU cannot reach it. The caller keeps fd
+// open until Close returned nil.
+func NewFDRegion(fd int, size int64, mem []byte) *Region {
+	r := NewRegion(mem)
+	r.size, r.fd = size, fd
+	return r
+}
+
+// ID is unique in the process and never reused.
+func (r *Region) ID() uint64 { return r.id }
+
+// Size in bytes.
+func (r *Region) Size() int64 { return r.size }
+
+// FD is the memfd or dma-buf behind the region, or -1.
+func (r *Region) FD() int { return r.fd }
+
+// CPU is the processor's view of the memory, or nil when it cannot reach it.
+func (r *Region) CPU() []byte { return r.mem }
+
+// Bytes is the processor's view of [off, off+n), or nil when the range is
+// outside the region or the processor cannot reach it.
+func (r *Region) Bytes(off, n int64) []byte {
+	if r.mem == nil || !base.CheckRange(off, n, r.size) {
+		return nil
+	}
+	return r.mem[off : off+n : off+n]
+}
+
+// Seg names [off, off+n) at the present generation. The range is checked when
+// the request is submitted.
+func (r *Region) Seg(off, n int64) Seg {
+	return Seg{Region: r, Gen: r.Generation(), Off: off, Len: n}
+}
+
+// Generation rises when the region is renewed or closed.
+func (r *Region) Generation() uint32 { return uint32(r.hold.Load() >> 32) }
+
+// InFlight is the number of holds: requests in flight that name the region.
+func (r *Region) InFlight() int64 { return int64(uint32(r.hold.Load())) }
+
+// Hold marks one more request of generation gen in flight. It fails when the
+// region was closed or renewed since. Devices call it at submission, once a
+// segment, and Release when the segment's commands ended.
+func (r *Region) Hold(gen uint32) error {
+	for {
+		v := r.hold.Load()
+		if uint32(v>>32) != gen {
+			return base.Errorf("use", r.String(), base.ErrClosed,
+				"generation %d is over, the region is at %d", gen, uint32(v>>32))
+		}
+		if r.hold.CompareAndSwap(v, v+1) {
+			return nil
+		}
+	}
+}
+
+// Release ends one Hold.
+func (r *Region) Release() {
+	if v := r.hold.Add(^uint64(0)); uint32(v) == ^uint32(0) {
+		panic("driver: region released more often than held")
+	}
+}
+
+// Renew ends the present generation, for memory that was revoked or replaced:
+// segments made before are refused from now on. ErrBusy while any is in flight.
+func (r *Region) Renew() error {
+	for {
+		v := r.hold.Load()
+		if uint32(v) != 0 {
+			return base.Errorf("renew", r.String(), base.ErrBusy, "%d requests in flight", uint32(v))
+		}
+		if r.hold.CompareAndSwap(v, v+1<<32) {
+			return nil
+		}
+	}
+}
+
+// Close ends the region: later requests are refused, it is detached from every
+// device, and memory of its own is freed. ErrBusy, and no change, while a
+// request is in flight. Closing twice is harmless.
+func (r *Region) Close() error {
+	if err := r.Renew(); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	devices := r.attached
+	r.attached = nil
+	r.mu.Unlock()
+	for d, handle := range devices {
+		if f, ok := handle.(func()); ok {
+			f()
+			continue
+		}
+		_ = d.Detach(r) // nothing is in flight, so there is nothing to refuse
+	}
+	if r.own != nil {
+		r.own.Free()
+		r.own = nil
+	}
+	return nil
+}
+
+// SetHandle keeps what device d needs to reach the region; nil forgets it. A
+// handle of type func() is called when the region closes. For implementations.
+func (r *Region) SetHandle(d Device, handle any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if handle == nil {
+		delete(r.attached, d)
+		return
+	}
+	if r.attached == nil {
+		r.attached = make(map[Device]any)
+	}
+	r.attached[d] = handle
+}
+
+// Handle is what device d stored with SetHandle, or nil.
+func (r *Region) Handle(d Device) any {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.attached[d]
+}
+
+// String names the region for messages.
+func (r *Region) String() string {
+	return "region " + strconv.FormatUint(r.id, 10) + " (" + base.FormatBytes(r.size) + ")"
+}
