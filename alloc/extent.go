@@ -1,5 +1,3 @@
-// Package alloc decides which blocks of the devices are free. It is arithmetic
-// only: no I/O, no clock.
 package alloc
 
 import (

@@ -1,0 +1,81 @@
+package alloc
+
+import (
+	"fmt"
+
+	"github.com/ugds-store/ugds/internal/mutant"
+)
+
+// TakeDiscard gives an empty slab that is worth discarding and puts it aside
+// until DoneDiscard: it cannot be handed out meanwhile. A slab is worth it once
+// each time that it became empty, unless it was handed out again first. Slabs
+// that were empty when the pool was rebuilt are not: nobody knows whether
+// they were written since their last discard. The device with the most such
+// slabs comes first. It returns false if there is none.
+func (p *Pool) TakeDiscard() (Extent, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.seal()
+	d := &p.devs[0]
+	for i := range p.devs[1:] {
+		if o := &p.devs[1+i]; o.dirty.n > d.dirty.n {
+			d = o
+		}
+	}
+	if d.dirty.n == 0 {
+		return Extent{}, false
+	}
+	i := d.dirty.first()
+	s := &p.slabs[d.base+i]
+	d.inFlight++
+	if mutant.On(mutant.HandOutDuringDiscard) {
+		d.dirty.remove(i)
+		s.leaked++
+	} else {
+		p.claim(d, i)
+		s.kind = slabDiscarding
+	}
+	return Extent{s.dev, d.first + uint64(i)<<p.t.shift, p.t.slab}, true
+}
+
+// DoneDiscard ends a discard that TakeDiscard began, whether it succeeded or
+// not: the slab is free and clean. It panics for any other extent.
+func (p *Pool) DoneDiscard(e Extent) {
+	p.mu.Lock()
+	why := p.doneDiscard(e)
+	p.mu.Unlock()
+	if why != "" {
+		panic(fmt.Sprintf("alloc: end of a discard of %v: %s", e, why))
+	}
+}
+
+func (p *Pool) doneDiscard(e Extent) string {
+	g, why := p.locate(e)
+	if why != "" {
+		return why
+	}
+	s, d := &p.slabs[g], &p.devs[e.Dev]
+	switch {
+	case e.Blocks != p.t.slab:
+		return "not one slab"
+	case s.leaked > 0:
+		s.leaked--
+	case s.kind != slabDiscarding:
+		return "it is not in flight"
+	default:
+		s.kind = slabFree
+		d.free.add(g - d.base)
+		p.free++
+	}
+	d.inFlight--
+	return ""
+}
+
+// DiscardsInFlight is the number of slabs between TakeDiscard and
+// DoneDiscard. When Alloc returns ErrNoSpace and this is not zero, waiting for
+// the end of a discard gives a slab.
+func (p *Pool) DiscardsInFlight() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return int(p.space().inFlight)
+}
