@@ -22,6 +22,7 @@ type Region struct {
 
 	// hold is generation<<32 | requests in flight. One word, so that "still
 	// this generation" and "one more in flight" are decided together.
+	// Generation 0 is a closed region.
 	hold atomic.Uint64
 
 	mu       sync.Mutex
@@ -87,7 +88,7 @@ func (r *Region) Seg(off, n int64) Seg {
 	return Seg{Region: r, Gen: r.Generation(), Off: off, Len: n}
 }
 
-// Generation rises when the region is renewed or closed.
+// Generation rises when the region is renewed; it is 0 once it was closed.
 func (r *Region) Generation() uint32 { return uint32(r.hold.Load() >> 32) }
 
 // InFlight is the number of holds: requests in flight that name the region.
@@ -99,9 +100,9 @@ func (r *Region) InFlight() int64 { return int64(uint32(r.hold.Load())) }
 func (r *Region) Hold(gen uint32) error {
 	for {
 		v := r.hold.Load()
-		if uint32(v>>32) != gen {
+		if uint32(v>>32) != gen || gen == 0 {
 			return base.Errorf("use", r.String(), base.ErrClosed,
-				"generation %d is over, the region is at %d", gen, uint32(v>>32))
+				"generation %d is over, the region is at %d (0 is closed)", gen, uint32(v>>32))
 		}
 		if r.hold.CompareAndSwap(v, v+1) {
 			return nil
@@ -124,8 +125,34 @@ func (r *Region) Renew() error {
 		if uint32(v) != 0 {
 			return base.Errorf("renew", r.String(), base.ErrBusy, "%d requests in flight", uint32(v))
 		}
-		if r.hold.CompareAndSwap(v, v+1<<32) {
+		next := uint32(v>>32) + 1
+		if v>>32 == 0 {
+			return base.Errorf("renew", r.String(), base.ErrClosed, "the region is closed")
+		}
+		if next == 0 {
+			next = 1 // generation 0 means closed
+		}
+		if r.hold.CompareAndSwap(v, uint64(next)<<32) {
 			return nil
+		}
+	}
+}
+
+// Closed tells whether Close succeeded: no request can name the region again.
+func (r *Region) Closed() bool { return r.Generation() == 0 }
+
+// shut ends the last generation; first is false when it had ended already.
+func (r *Region) shut() (first bool, err error) {
+	for {
+		v := r.hold.Load()
+		if uint32(v) != 0 {
+			return false, base.Errorf("close", r.String(), base.ErrBusy, "%d requests in flight", uint32(v))
+		}
+		if v == 0 {
+			return false, nil
+		}
+		if r.hold.CompareAndSwap(v, 0) {
+			return true, nil
 		}
 	}
 }
@@ -134,7 +161,7 @@ func (r *Region) Renew() error {
 // device, and memory of its own is freed. ErrBusy, and no change, while a
 // request is in flight. Closing twice is harmless.
 func (r *Region) Close() error {
-	if err := r.Renew(); err != nil {
+	if first, err := r.shut(); !first {
 		return err
 	}
 	r.mu.Lock()

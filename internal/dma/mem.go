@@ -15,6 +15,10 @@ const PageSize = 4096
 // hugeSize is from where huge pages are asked for, in bytes.
 const hugeSize = 2 * base.MiB
 
+// maxAlloc bounds one allocation, in bytes: more than any machine has, and
+// small enough that rounding up cannot overflow.
+const maxAlloc = 1 << 46
+
 // Mem is one allocation with an owner. The zero value is not usable.
 type Mem struct {
 	b     []byte // the usable range
@@ -23,9 +27,9 @@ type Mem struct {
 }
 
 // Alloc gives size bytes, zeroed and aligned to PageSize. owner names them in
-// Usage. size must be positive.
+// Usage. size must be positive. ErrInvalid, or the kernel's ENOMEM.
 func Alloc(size int64, owner string) (*Mem, error) {
-	if size <= 0 {
+	if size <= 0 || size > maxAlloc {
 		return nil, base.Errorf("allocate", owner, base.ErrInvalid, "%d bytes", size)
 	}
 	n := base.AlignUp(size, PageSize)
@@ -58,12 +62,15 @@ type Table[T any] struct {
 }
 
 // NewTable gives n zeroed elements. T must not contain pointers: the collector
-// would not see them. n must be positive.
+// would not see them. n must be positive, and T not empty.
 func NewTable[T any](n int, owner string) (*Table[T], error) {
 	if t := reflect.TypeFor[T](); hasPointers(t) {
 		panic("dma: " + t.String() + " has pointers")
 	}
 	var zero T
+	if size := int64(unsafe.Sizeof(zero)); size == 0 || n < 0 || int64(n) > maxAlloc/size {
+		return nil, base.Errorf("allocate", owner, base.ErrInvalid, "%d elements of %d bytes", n, size)
+	}
 	m, err := Alloc(int64(n)*int64(unsafe.Sizeof(zero)), owner)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,5 @@
+//go:build race
+
+package dma_test
+
+const raceEnabled = true

@@ -1,0 +1,66 @@
+package unix
+
+import (
+	"os"
+	"strconv"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// FD is an open file that is closed only by Close: no finalizer closes it
+// while the kernel or a device still uses it. Every FD is close-on-exec. The
+// methods may be used concurrently; Close must come after the last use.
+type FD struct {
+	n    atomic.Int64 // the descriptor plus one; 0 when closed
+	path string
+}
+
+// NewFD takes over descriptor n. path is for messages.
+func NewFD(n int, path string) *FD {
+	f := &FD{path: path}
+	f.n.Store(int64(n) + 1)
+	return f
+}
+
+// Int is the descriptor, or -1 after Close.
+func (f *FD) Int() int { return int(f.n.Load() - 1) }
+
+// Path is the name that the file was opened with.
+func (f *FD) Path() string { return f.path }
+
+// String names the descriptor for messages.
+func (f *FD) String() string { return f.path + " (fd " + strconv.Itoa(f.Int()) + ")" }
+
+// Close closes the descriptor. Closing twice gives os.ErrClosed and does no
+// harm. Linux frees the descriptor even when close reports an error.
+func (f *FD) Close() error {
+	n := f.n.Swap(0)
+	if n == 0 {
+		return os.ErrClosed
+	}
+	return unix.Close(int(n - 1))
+}
+
+// Flags of Open.
+const (
+	ReadOnly  = unix.O_RDONLY
+	ReadWrite = unix.O_RDWR
+	Direct    = unix.O_DIRECT
+	Excl      = unix.O_EXCL
+	NonBlock  = unix.O_NONBLOCK
+	CreateNew = unix.O_CREAT | unix.O_EXCL
+	Directory = unix.O_DIRECTORY
+)
+
+// Open opens path with O_CLOEXEC and the given flags; mode matters only with
+// CreateNew. The error is an Errno. Callers open with NonBlock when path may be
+// a FIFO, on which open would wait for a peer; the flag has no effect on I/O to
+// files and block devices.
+func Open(path string, flags int, mode uint32) (*FD, error) {
+	n, err := retryInt(func() (int, error) { return unix.Open(path, flags|unix.O_CLOEXEC, mode) })
+	if err != nil {
+		return nil, err
+	}
+	return NewFD(n, path), nil
+}

@@ -1,0 +1,46 @@
+package unix
+
+import (
+	"math"
+
+	"golang.org/x/sys/unix"
+)
+
+// Rlimit is a soft and a hard limit; Unlimited means none.
+type Rlimit struct{ Soft, Hard uint64 }
+
+// Unlimited is the value of a limit that does not exist.
+const Unlimited = math.MaxUint64
+
+// Resources that have limits.
+const (
+	RlimitNofile  = unix.RLIMIT_NOFILE  // descriptors
+	RlimitMemlock = unix.RLIMIT_MEMLOCK // bytes
+)
+
+// GetRlimit reads a limit of this process.
+func GetRlimit(resource int) (Rlimit, error) {
+	var r unix.Rlimit
+	err := unix.Getrlimit(resource, &r)
+	return Rlimit{r.Cur, r.Max}, err
+}
+
+// SetRlimit changes a limit of this process; raising the hard one needs
+// CAP_SYS_RESOURCE.
+func SetRlimit(resource int, l Rlimit) error {
+	return unix.Setrlimit(resource, &unix.Rlimit{Cur: l.Soft, Max: l.Hard})
+}
+
+// RaiseNofile lifts the soft limit of open descriptors to at least want, as far
+// as the hard limit allows, and gives the limit that now holds.
+func RaiseNofile(want uint64) (uint64, error) {
+	l, err := GetRlimit(RlimitNofile)
+	if err != nil || l.Soft >= want {
+		return l.Soft, err
+	}
+	soft := min(want, l.Hard)
+	if err := SetRlimit(RlimitNofile, Rlimit{soft, l.Hard}); err != nil {
+		return l.Soft, err
+	}
+	return soft, nil
+}
