@@ -12,10 +12,13 @@ const (
 // slabShare is the least number of slabs that the size rule aims for.
 const slabShare = 1024
 
-// maxClasses bounds the class table; the largest slab has 53.
-const maxClasses = 64
+// stepsPerOctave is the number of sizes from one power of two to the next.
+const stepsPerOctave = 8
 
-// wasteDiv is the bound on the waste of a slot: one part in wasteDiv.
+// maxClasses bounds the class table; the largest slab has 76.
+const maxClasses = 96
+
+// wasteDiv bounds the waste of the slots of a tail: one part in wasteDiv.
 const wasteDiv = 8
 
 // class is one size of slots.
@@ -33,44 +36,30 @@ type table struct {
 	fit     []uint8 // blocks needed, up to slab/2 → smallest class that holds them
 }
 
-// newTable derives the classes from the slab size, from the largest slot
-// down. See the package comment: extents on disk depend on this rule.
+// newTable derives the classes from the slab size. See the package comment:
+// extents on disk depend on this rule.
 func newTable(slab uint32) *table {
 	t := &table{slab: slab, fit: make([]uint8, slab/2+1)}
 	for 1<<t.shift < slab {
 		t.shift++
 	}
-	var down []uint32
-	for b := slab / 2; ; b = nextClass(slab, b) {
-		down = append(down, b)
-		if b == 1 {
-			break
-		}
-	}
 	need := uint32(0)
-	for i := len(down) - 1; i >= 0; i-- {
-		c := class{blocks: down[i], slots: slab / down[i]}
-		for (c.slots+63)/64 > 64<<c.group {
-			c.group++
-		}
-		for ; need <= c.blocks; need++ {
+	for b, step := uint32(1), uint32(1); b <= slab/2; b += step {
+		c := class{blocks: slab / (slab / b), slots: slab / b}
+		for ; need <= c.blocks; need++ { // nothing if c repeats the class before
 			t.fit[need] = uint8(len(t.classes))
 		}
-		t.classes = append(t.classes, c)
+		if n := len(t.classes); n == 0 || t.classes[n-1].blocks < c.blocks {
+			for (c.slots+63)/64 > 64<<c.group {
+				c.group++
+			}
+			t.classes = append(t.classes, c)
+		}
+		if b == step*2*stepsPerOctave {
+			step *= 2
+		}
 	}
 	return t
-}
-
-// nextClass gives the class below b, which is larger than one block.
-func nextClass(slab, b uint32) uint32 {
-	// The smallest size that keeps the waste of a value one block above it
-	// within the bound, enlarged as far as the number of slots allows.
-	next := max(b-1-b/wasteDiv, 1)
-	if next = slab / (slab / next); next < b {
-		return next
-	}
-	// No size between fits more slots than b does: go on to one slot more.
-	return slab / (slab/b + 1)
 }
 
 // byBlocks finds the class whose slots have exactly this length.

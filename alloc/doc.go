@@ -18,21 +18,24 @@
 // # Class table
 //
 // Extents on disk depend on the class table, so the rule below is part of the
-// format of the device. With S the blocks of a slab and all divisions rounded
-// down, the largest class is S/2, and the class below b is
+// format of the device. Let S be the blocks of a slab. The sizes b run through
+// 1, 2, … 16 and then in eight equal steps from each power of two to the next:
+// 18, 20, … 32, 36, 40, … 64, 72, … up to S/2. Each gives the class
 //
-//	next = max(b - 1 - b/8, 1)
-//	next = S / (S / next)
-//	if next >= b { next = S / (S/b + 1) }
+//	S / (S / b)    (divisions rounded down)
 //
-// until it is 1. The first line bounds the waste: a value that is one block too
-// long for the class below leaves at most one eighth of its slot empty. The
-// second line makes a class as long as it can be without having fewer slots in
-// a slab, so the rest at the end of a slab is shorter than one block for each
-// slot. The third line steps to one slot more where classes are coarse: between
-// S/8 and S/2 there is no length that would fit more values into a slab, and the
-// waste is up to 1/3 (S/3 to S/2), 1/4 (S/4 to S/3), 1/5 and so on. A slab of
-// 4 MiB has 36 classes, one of 64 MiB has 56.
+// blocks long, the longest that has as many slots in a slab as b would have;
+// equal ones count once. So
+//
+//   - a value leaves less than 1/8 of its slot empty where the steps are finer
+//     than the slot counts. Where they are not, from about S/8 on, it takes the
+//     1/n of a slab that it cannot avoid: up to 1/3 of a slot is empty between
+//     S/3 and S/2, 1/4 between S/4 and S/3, 1/5 between S/5 and S/4;
+//   - the rest at the end of a slab is shorter than one block for each slot;
+//   - the sizes that caches like, a power of two times 1, 9/8, … 15/8, waste
+//     nothing that the slot count would not waste anyway.
+//
+// A slab of 64 KiB has 6 classes, one of 4 MiB 44, one of 64 MiB 76.
 //
 // # Shapes
 //

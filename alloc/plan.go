@@ -12,6 +12,8 @@ const (
 	maxTail = 3
 	// maxComposed is the most slots of one value when slabs are short.
 	maxComposed = 64
+	// manySlots is from where one larger slot is better than full ones.
+	manySlots = 4
 	// wholePiece stands for a whole slab among the pieces of a plan.
 	wholePiece = math.MaxUint8
 	// oneExtentBytes: up to here a value above half a slab stays in one
@@ -195,48 +197,57 @@ func (p *Pool) larger(c uint8) (uint8, bool) {
 }
 
 // compose plans a value of more than half a slab from what is free, when its
-// shape does not fit: slabs, then slots from the largest class down, then the
-// smallest slot that takes the rest.
+// shape does not fit: slabs, then slots from the largest down, then one that
+// takes the rest. It fails only if the free slabs and the maxComposed largest
+// free slots do not suffice.
 func (p *Pool) compose(blocks uint64, pl *plan) bool {
 	t := p.t
 	*pl = plan{slabs: min(p.free, blocks>>t.shift)}
-	slabs := p.free - pl.slabs
-	rest := blocks - pl.slabs<<t.shift
-	var free [maxClasses]uint64
+	free := stock{slabs: p.free - pl.slabs}
 	for c := range t.classes {
-		free[c] = p.class[c].free
+		free.slots[c] = p.class[c].free
 	}
-	for c := len(t.classes) - 1; c >= 0 && rest > 0; c-- {
-		if k, ok := t.closing(rest, &free); ok {
-			if b := uint64(t.classes[k].blocks); (b-rest)*wasteDiv <= b {
+	rest := blocks - pl.slabs<<t.shift
+	for c := len(t.classes) - 1; c >= 0; c-- {
+		b := uint64(t.classes[c].blocks)
+		for ; rest >= b && free.slots[c] > 0; free.slots[c]-- {
+			if k, size := t.closing(rest, &free); size > 0 &&
+				((size-rest)*wasteDiv <= size || rest/b >= manySlots || pl.n == maxComposed-1) {
 				return pl.add(k)
 			}
-		}
-		for b := uint64(t.classes[c].blocks); free[c] > 0 && rest >= b; rest -= b {
 			if !pl.add(uint8(c)) {
 				return false
 			}
-			free[c]--
+			if rest -= b; rest == 0 {
+				return true
+			}
 		}
 	}
 	if rest == 0 {
 		return true
 	}
-	if k, ok := t.closing(rest, &free); ok {
-		return pl.add(k)
-	}
-	return slabs > 0 && rest <= uint64(t.slab) && pl.add(wholePiece)
+	k, size := t.closing(rest, &free)
+	return size > 0 && pl.add(k)
 }
 
-// closing finds the smallest class with a free slot that holds rest blocks.
-func (t *table) closing(rest uint64, free *[maxClasses]uint64) (uint8, bool) {
-	if rest > uint64(t.slab/2) {
-		return 0, false
-	}
-	for k := int(t.fit[rest]); k < len(t.classes); k++ {
-		if free[k] > 0 {
-			return uint8(k), true
+// stock is what compose may still take.
+type stock struct {
+	slabs uint64
+	slots [maxClasses]uint64
+}
+
+// closing finds the smallest free slot or slab that holds rest blocks, and its
+// size; a size of zero tells that there is none.
+func (t *table) closing(rest uint64, free *stock) (uint8, uint64) {
+	if rest <= uint64(t.slab/2) {
+		for k := int(t.fit[rest]); k < len(t.classes); k++ {
+			if free.slots[k] > 0 {
+				return uint8(k), uint64(t.classes[k].blocks)
+			}
 		}
 	}
-	return 0, false
+	if rest <= uint64(t.slab) && free.slabs > 0 {
+		return wholePiece, uint64(t.slab)
+	}
+	return 0, 0
 }
