@@ -1,0 +1,102 @@
+// Command gotest runs go test and prints what a person needs: the closing line
+// of each package, everything a failed test said, the tests that were skipped,
+// with a count, and the slowest ones.
+//
+//	gotest [-v] [go test flags] packages...
+//	gotest -fuzz-for 4m packages...
+//
+// The second form runs every fuzz target of the packages one after the other,
+// each for its share of the time. The exit status is that of the tests.
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	args := os.Args[1:]
+	if len(args) > 1 && args[0] == "-fuzz-for" {
+		total, err := time.ParseDuration(args[1])
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "gotest:", err)
+			os.Exit(2)
+		}
+		os.Exit(fuzz(total, args[2:]))
+	}
+	verbose := len(args) > 0 && args[0] == "-v"
+	if verbose {
+		args = args[1:]
+	}
+	os.Exit(test(verbose, args))
+}
+
+// test runs go test with args and reports in its own words.
+func test(verbose bool, args []string) int {
+	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = start(cmd)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "gotest:", err)
+		return 2
+	}
+	r := newReport(os.Stdout, verbose)
+	readErr := r.read(out)
+	err = cmd.Wait()
+	r.summary()
+	switch {
+	case err != nil:
+		return 1
+	case readErr != nil:
+		fmt.Fprintln(os.Stderr, "gotest:", readErr)
+		return 2
+	case r.skips > 0 && os.Getenv("UGDS_NO_SKIP") == "1":
+		fmt.Println("FAIL: tests were skipped although UGDS_NO_SKIP=1")
+		return 1
+	}
+	return 0
+}
+
+// start runs cmd and lets it end by itself on an interrupt, which the terminal
+// sends to it too.
+func start(cmd *exec.Cmd) error {
+	signal.Notify(make(chan os.Signal, 1), os.Interrupt, syscall.SIGTERM)
+	return cmd.Start()
+}
+
+// fuzz runs each target for its share of total.
+func fuzz(total time.Duration, packages []string) int {
+	targets, err := fuzzTargets(packages)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "gotest:", err)
+		return 2
+	}
+	if len(targets) == 0 {
+		fmt.Println("FAIL: no fuzz target found")
+		return 1
+	}
+	each := max(total/time.Duration(len(targets)), 5*time.Second)
+	fmt.Printf("%d fuzz targets, %v each\n", len(targets), each.Round(time.Second))
+	code := 0
+	for _, t := range targets {
+		fmt.Printf("--- %s %s\n", t.dir, t.name)
+		cmd := exec.Command("go", "test", "-run=^$", "-fuzz=^"+t.name+"$", "-fuzztime="+each.String(), "./"+t.dir)
+		text, err := cmd.CombinedOutput()
+		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+		if err != nil {
+			code = 1
+		} else if len(lines) > 3 {
+			lines = lines[len(lines)-3:]
+		}
+		fmt.Println(strings.Join(lines, "\n"))
+	}
+	return code
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func run(t *testing.T, verbose bool, events ...string) (string, *report) {
+	t.Helper()
+	var out strings.Builder
+	r := newReport(&out, verbose)
+	if err := r.read(strings.NewReader(strings.Join(events, "\n"))); err != nil {
+		t.Fatal(err)
+	}
+	r.summary()
+	return out.String(), r
+}
+
+func want(t *testing.T, out string, parts ...string) {
+	t.Helper()
+	for _, p := range parts {
+		if !strings.Contains(out, p) {
+			t.Errorf("%q is missing in:\n%s", p, out)
+		}
+	}
+}
+
+func TestQuietWhenPassed(t *testing.T) {
+	out, _ := run(t, false,
+		`{"Action":"output","Package":"p","Test":"TestA","Output":"chatter\n"}`,
+		`{"Action":"pass","Package":"p","Test":"TestA","Elapsed":7}`,
+		`{"Action":"output","Package":"p","Output":"ok  \tp\t7.0s\n"}`,
+		`{"Action":"pass","Package":"p","Elapsed":7}`)
+	want(t, out, "ok  \tp\t7.0s\n", "slow: 7.0 s p TestA", "1 passed, 0 failed, 0 skipped")
+	if strings.Contains(out, "chatter") {
+		t.Error("a passed test was not quiet")
+	}
+}
+
+func TestFailureTellsAll(t *testing.T) {
+	out, _ := run(t, false,
+		`{"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:1: wrong\n"}`,
+		`{"Action":"fail","Package":"p","Test":"TestA","Elapsed":0}`,
+		`{"Action":"output","Package":"p","Test":"TestB","Output":"panic: gone\n"}`,
+		`{"Action":"output","Package":"p","Output":"LEAK: after all tests\n"}`,
+		`{"Action":"output","Package":"p","Output":"FAIL\tp\t7.0s\n"}`,
+		`{"Action":"fail","Package":"p"}`,
+		`{"Action":"build-output","ImportPath":"q","Output":"q.go:1: no\n"}`)
+	want(t, out, "a_test.go:1: wrong", "panic: gone", "LEAK: after all tests", "FAIL\tp\t7.0s\n", "q.go:1: no", "1 failed")
+}
+
+func TestSkipsAreCounted(t *testing.T) {
+	out, r := run(t, false,
+		`{"Action":"output","Package":"p","Test":"TestA","Output":"SKIP-COUNTED: TestA: needs root\n"}`,
+		`{"Action":"skip","Package":"p","Test":"TestA","Elapsed":0}`)
+	want(t, out, "skipped: TestA: needs root", "1 skipped")
+	if r.skips != 1 {
+		t.Errorf("%d skips", r.skips)
+	}
+}
+
+func TestVerbosePrintsTables(t *testing.T) {
+	out, _ := run(t, true,
+		`{"Action":"output","Package":"p","Test":"TestA","Output":"=== RUN   TestA\n"}`,
+		`{"Action":"output","Package":"p","Test":"TestA","Output":"state  cuts\n"}`,
+		`not json`)
+	want(t, out, "state  cuts", "not json")
+	if strings.Contains(out, "RUN") {
+		t.Error("noise in verbose output")
+	}
+}
+
+func TestFuzzTargets(t *testing.T) {
+	got := fuzzFunc.FindAllStringSubmatch("func FuzzA(f *testing.F) {}\n\tfunc FuzzB(\nfunc Fuzzy() {}\nfunc FuzzC_2(f *testing.F) {}\n", -1)
+	if len(got) != 2 || got[0][1] != "FuzzA" || got[1][1] != "FuzzC_2" {
+		t.Errorf("found %v", got)
+	}
+}
