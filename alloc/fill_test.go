@@ -10,22 +10,13 @@ import (
 	"testing"
 
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/testenv"
 )
-
-// newPool makes a pool of one device of so many bytes, from block 0 on.
-func newPool(t testing.TB, bytes int64, slabBlocks uint32) *Pool {
-	t.Helper()
-	p, err := New(Geometry{slabBlocks, []Span{{0, uint32(bytes / base.StoreBlock / int64(slabBlocks))}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
 
 // TestFillLogUniform is the fill that the design promises: at least 85 % of the
 // device, of which the slot table takes 1/64. The pool alone aims higher.
 func TestFillLogUniform(t *testing.T) {
-	rng := newRand(t)
+	rng := testenv.Seed(t)
 	worst := 1.0
 	for range 5 {
 		p := newPool(t, 4*base.GiB, 1024)
@@ -55,7 +46,7 @@ func TestFillSourceTree(t *testing.T) {
 	out, err := exec.Command("go", "env", "GOROOT").Output()
 	root := strings.TrimSpace(string(out))
 	if err != nil || root == "" {
-		t.Skip("no Go source tree here")
+		testenv.Skip(t, "no Go source tree here")
 	}
 	p := newPool(t, 4*base.GiB, 1024)
 	var files, bytes int64
@@ -85,24 +76,9 @@ func TestFillSourceTree(t *testing.T) {
 	t.Logf("%d files, %s: %s of slots, %s of slabs, %d classes", files, base.FormatBytes(bytes),
 		base.FormatBytes(s.Allocated), base.FormatBytes(slabs), used)
 	if bytes > 230*base.MiB {
-		t.Skip("a larger tree than the one the limit was made for")
+		testenv.Skip(t, "a larger tree than the one the limit was made for")
 	}
 	if slabs > 400*base.MiB || s.Allocated > 400*base.MiB {
 		t.Errorf("want at most 400 MiB")
 	}
-}
-
-func BenchmarkAllocFree4KiB(b *testing.B) {
-	p := newPool(b, 4*base.GiB, 1024)
-	keep, _ := p.Alloc(nil, 4096)
-	var buf [4]Extent
-	b.ReportAllocs()
-	for b.Loop() {
-		es, err := p.Alloc(buf[:0], 4096)
-		if err != nil {
-			b.Fatal(err)
-		}
-		p.Free(es[0])
-	}
-	p.Free(keep[0])
 }
