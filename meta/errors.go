@@ -1,0 +1,97 @@
+package meta
+
+import (
+	"errors"
+	"fmt"
+	iofs "io/fs"
+	"strings"
+	"syscall"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/ugds-store/ugds/internal/base"
+)
+
+func isNoSpace(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
+
+// ioError puts operation and path before an error of the file system, and the
+// free bytes behind it when the disk is full. A nil err stays nil.
+func ioError(op string, o Options, path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if !isNoSpace(err) {
+		return base.Wrap(op, path, err)
+	}
+	return fullError(op, path, freeBytes(o.FS, o.Dir), err)
+}
+
+// fullError is ErrMetaFull with the path and the free bytes.
+func fullError(op, path string, free int64, err error) error {
+	text := "free space unknown"
+	if free >= 0 {
+		text = base.FormatBytes(free) + " free"
+	}
+	e := base.Errorf(op, path, base.ErrMetaFull, "%s: %w", text, err)
+	return base.WithHint(e, "free space on the metadata disk, then open the store again")
+}
+
+// freeBytes is the space left on the disk of dir, or -1.
+func freeBytes(fs FS, dir string) int64 {
+	u, err := fs.GetDiskUsage(dir)
+	if err != nil {
+		return -1
+	}
+	return int64(u.AvailBytes)
+}
+
+// readError classes an error of a read through Pebble.
+func readError(op, object string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, base.ErrCorrupt) || errors.Is(err, base.ErrClosed):
+		return base.Wrap(op, object, err)
+	case pebble.IsCorruptionError(err):
+		return base.Errorf(op, object, base.ErrCorrupt, "%w", err)
+	}
+	return base.Wrap(op, object, err)
+}
+
+// openError classes what Pebble's Open answered. Whatever is not an error of
+// the operating system is a complaint about content.
+func openError(o Options, err error) error {
+	var errno syscall.Errno
+	switch {
+	case isNoSpace(err):
+		return ioError("open metadata", o, o.path(databaseName), err)
+	case errors.Is(err, base.ErrCorrupt), errors.Is(err, base.ErrMetaFull), errors.Is(err, base.ErrTimeout):
+		return base.Wrap("open metadata", o.Dir, err)
+	case errors.Is(err, iofs.ErrNotExist):
+		return base.Errorf("open metadata", o.Dir, base.ErrCorrupt, "a file is missing: %w", err)
+	case errors.As(err, &errno):
+		return base.Wrap("open metadata", o.Dir, err)
+	}
+	e := base.Errorf("open metadata", o.Dir, base.ErrCorrupt, "%w", err)
+	return base.WithHint(e, "the metadata is damaged or of another version; nothing was changed")
+}
+
+// panicError turns a recovered panic into an error.
+func panicError(r any) error {
+	if err, ok := r.(error); ok {
+		return err
+	}
+	return fmt.Errorf("panic: %v", r)
+}
+
+// fatalError keeps the error among the arguments of a Fatalf, so that its class
+// survives.
+func fatalError(format string, args []any) error {
+	for _, a := range args {
+		if err, ok := a.(error); ok {
+			return fmt.Errorf("%s: %w", strings.TrimRight(strings.Split(format, "%")[0], ": "), err)
+		}
+	}
+	return fmt.Errorf(format, args...)
+}

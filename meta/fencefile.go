@@ -1,0 +1,71 @@
+package meta
+
+import (
+	"strings"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// fenceFile is an open file of Pebble; its changes pass the fence.
+type fenceFile struct {
+	vfs.File
+	fs   *fenceFS
+	path string
+	dir  bool
+	once sync.Once
+}
+
+// Close implements vfs.File. It may be called more than once: an abandoned DB
+// still closes what was closed for it.
+func (f *fenceFile) Close() (err error) {
+	f.once.Do(func() {
+		f.fs.mu.Lock()
+		delete(f.fs.files, f)
+		f.fs.mu.Unlock()
+		err = f.File.Close()
+	})
+	return err
+}
+
+// Write implements vfs.File.
+func (f *fenceFile) Write(p []byte) (n int, err error) {
+	err = f.fs.change("write", f.path, func() (err error) { n, err = f.File.Write(p); return err })
+	f.fs.stats.written(f.path, n)
+	return n, err
+}
+
+// WriteAt implements vfs.File.
+func (f *fenceFile) WriteAt(p []byte, off int64) (n int, err error) {
+	err = f.fs.change("write", f.path, func() (err error) { n, err = f.File.WriteAt(p, off); return err })
+	f.fs.stats.written(f.path, n)
+	return n, err
+}
+
+// Preallocate implements vfs.File.
+func (f *fenceFile) Preallocate(off, n int64) error {
+	return f.fs.change("preallocate", f.path, func() error { return f.File.Preallocate(off, n) })
+}
+
+// Sync implements vfs.File.
+func (f *fenceFile) Sync() error { return f.sync(f.File.Sync) }
+
+// SyncData implements vfs.File.
+func (f *fenceFile) SyncData() error { return f.sync(f.File.SyncData) }
+
+func (f *fenceFile) sync(do func() error) error {
+	if f.dir {
+		return f.fs.change("sync directory", f.path, do)
+	}
+	err := f.fs.change("sync", f.path, do)
+	if err == nil && strings.HasSuffix(f.path, ".log") {
+		f.fs.stats.walSyncs.Add(1)
+	}
+	return err
+}
+
+// SyncTo implements vfs.File.
+func (f *fenceFile) SyncTo(n int64) (full bool, err error) {
+	err = f.fs.change("sync", f.path, func() (err error) { full, err = f.File.SyncTo(n); return err })
+	return full, err
+}

@@ -1,0 +1,120 @@
+package meta
+
+import (
+	"errors"
+	"io"
+	iofs "io/fs"
+	"reflect"
+	"sync"
+	"syscall"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/ugds-store/ugds/internal/base"
+)
+
+// dirLock is the lock of a metadata directory: exclusive for an owner, shared
+// for read-only openers. On the disk it is flock on the file LOCK, which the
+// kernel frees when the process ends, and which works between two openers of
+// one process too. On other file systems it is a table of this process.
+// Pebble's own lock knows no readers and is not taken.
+type dirLock struct {
+	once sync.Once
+	free func() error
+}
+
+// release gives the lock back. It may be called more than once.
+func (l *dirLock) release() (err error) {
+	l.once.Do(func() { err = l.free() })
+	return err
+}
+
+// takeLock takes the lock of o.Dir or fails with ErrLocked at once. It writes
+// nothing: Create makes the file.
+func takeLock(o Options, shared bool) (*dirLock, error) {
+	path := o.path(lockName)
+	f, err := o.FS.Open(path)
+	if err != nil {
+		if errors.Is(err, iofs.ErrNotExist) {
+			err = base.Errorf("lock", path, base.ErrCorrupt, "the file is missing: %w", err)
+		}
+		return nil, base.Wrap("open metadata", o.Dir, err)
+	}
+	if fd := f.Fd(); fd != vfs.InvalidFd {
+		return flock(f, fd, path, shared)
+	}
+	if err := f.Close(); err != nil {
+		return nil, base.Wrap("lock", path, err)
+	}
+	return tableLock(o, path, shared)
+}
+
+func flock(f io.Closer, fd uintptr, path string, shared bool) (*dirLock, error) {
+	how := syscall.LOCK_EX
+	if shared {
+		how = syscall.LOCK_SH
+	}
+	for {
+		err := syscall.Flock(int(fd), how|syscall.LOCK_NB)
+		switch {
+		case err == nil:
+			return &dirLock{free: f.Close}, nil
+		case errors.Is(err, syscall.EINTR):
+			continue
+		case errors.Is(err, syscall.EWOULDBLOCK):
+			err = lockedError(path, shared)
+		default:
+			err = base.Wrap("lock", path, err)
+		}
+		return nil, errors.Join(err, f.Close())
+	}
+}
+
+func lockedError(path string, shared bool) error {
+	if shared {
+		err := base.Errorf("open metadata", path, base.ErrLocked, "its owner has it open")
+		return base.WithHint(err, "ask the owning process, or stop it first")
+	}
+	err := base.Errorf("open metadata", path, base.ErrLocked, "another process, or this one, has it open")
+	return base.WithHint(err, "one owner at a time; find it with lsof or fuser")
+}
+
+type tableKey struct {
+	root vfs.FS
+	path string
+}
+
+// locks are those on file systems without descriptors. A count of -1 is an
+// owner, a positive one are readers.
+var locks struct {
+	sync.Mutex
+	held map[tableKey]int
+}
+
+func tableLock(o Options, path string, shared bool) (*dirLock, error) {
+	key := tableKey{vfs.Root(o.FS), path}
+	if !reflect.TypeOf(key.root).Comparable() {
+		return nil, base.Errorf("lock", path, base.ErrNotSupported, "file system %T cannot be told from others", key.root)
+	}
+	locks.Lock()
+	defer locks.Unlock()
+	if locks.held == nil {
+		locks.held = map[tableKey]int{}
+	}
+	n := locks.held[key]
+	if n < 0 || n > 0 && !shared {
+		return nil, lockedError(path, shared)
+	}
+	step := -1
+	if shared {
+		step = 1
+	}
+	locks.held[key] = n + step
+	return &dirLock{free: func() error {
+		locks.Lock()
+		defer locks.Unlock()
+		if locks.held[key] -= step; locks.held[key] == 0 {
+			delete(locks.held, key)
+		}
+		return nil
+	}}, nil
+}

@@ -1,0 +1,5 @@
+package meta
+
+import "github.com/ugds-store/ugds/internal/mutant"
+
+const applyUnsynced = mutant.Enabled
