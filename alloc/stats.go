@@ -95,9 +95,9 @@ func (p *Pool) space() space {
 // noSpace says how much was asked for and what is free, and where.
 func (s space) noSpace(bytes int64) error {
 	err := base.Errorf("allocate", base.FormatBytes(bytes), base.ErrNoSpace,
-		"free are %s in %d slabs of %s, %s in slots of partly used slabs, %s in %d slabs being discarded",
-		base.FormatBytes(s.freeSlabs*s.slab), s.freeSlabs, base.FormatBytes(s.slab),
-		base.FormatBytes(s.freeSlots), base.FormatBytes(s.inFlight*s.slab), s.inFlight)
+		"free are %s in whole slabs, %s in slots of partly used slabs, %s in slabs being discarded; a slab has %s",
+		base.FormatBytes(s.freeSlabs*s.slab), base.FormatBytes(s.freeSlots),
+		base.FormatBytes(s.inFlight*s.slab), base.FormatBytes(s.slab))
 	if s.inFlight > 0 {
 		return base.WithHint(err, "retry when the discards in flight have ended")
 	}
