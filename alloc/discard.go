@@ -38,8 +38,10 @@ func (p *Pool) TakeDiscard() (Extent, bool) {
 	return Extent{s.dev, d.first + uint64(i)<<p.t.shift, p.t.slab}, true
 }
 
-// DoneDiscard ends a discard that TakeDiscard began, whether it succeeded or
-// not: the slab is free and clean. It panics for any other extent.
+// DoneDiscard ends a discard that TakeDiscard began: the slab is free and clean.
+// Whether the discard succeeded does not matter, but its command must have
+// ended or its device must have been stopped, since the slab may be handed out
+// at once. It panics for any other extent.
 func (p *Pool) DoneDiscard(e Extent) {
 	p.mu.Lock()
 	why := p.doneDiscard(e)

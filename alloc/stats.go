@@ -5,37 +5,37 @@ import "github.com/ugds-store/ugds/internal/base"
 // Stats is a consistent picture of a pool. Sizes are in bytes. Capacity =
 // Allocated + FreeSlab + FreeSlot + Rest + Discarding.
 type Stats struct {
-	SlabBytes  int64
-	Capacity   int64 // all slabs
-	Allocated  int64 // extents handed out, at their full length
-	FreeSlab   int64 // free slabs
-	FreeSlot   int64 // free slots of slabs that are partly used
-	Rest       int64 // the ends of cut slabs that hold no slot
-	Discarding int64 // slabs with a discard in flight
+	SlabBytes  int64 `json:"slab_bytes"`
+	Capacity   int64 `json:"capacity"`   // all slabs
+	Allocated  int64 `json:"allocated"`  // extents handed out, at their full length
+	FreeSlab   int64 `json:"free_slab"`  // free slabs
+	FreeSlot   int64 `json:"free_slot"`  // free slots of slabs that are partly used
+	Rest       int64 `json:"rest"`       // the ends of cut slabs that hold no slot
+	Discarding int64 `json:"discarding"` // slabs with a discard in flight
 
-	DiscardCandidates int // free slabs that TakeDiscard would give
-	DiscardsInFlight  int
+	DiscardCandidates int `json:"discard_candidates"` // free slabs that TakeDiscard would give
+	DiscardsInFlight  int `json:"discards_in_flight"`
 
-	Classes []ClassStats  // ascending; the last one is the whole slabs
-	Devices []DeviceStats // by Extent.Dev
+	Classes []ClassStats  `json:"classes"` // ascending; the last one is the whole slabs
+	Devices []DeviceStats `json:"devices"` // by Extent.Dev
 }
 
 // ClassStats counts the slabs and slots of one class.
 type ClassStats struct {
-	SlotBytes int64
-	PerSlab   int // slots in a slab
-	Slabs     int
-	Used      int64 // slots
-	Free      int64 // slots in the slabs of the class
+	SlotBytes int64 `json:"slot_bytes"`
+	PerSlab   int   `json:"per_slab"` // slots in a slab
+	Slabs     int   `json:"slabs"`
+	Used      int64 `json:"used"` // slots
+	Free      int64 `json:"free"` // slots in the slabs of the class
 }
 
 // DeviceStats counts the space of one device.
 type DeviceStats struct {
-	Slabs             int
-	FreeSlabs         int
-	Allocated         int64 // bytes
-	DiscardCandidates int
-	DiscardsInFlight  int
+	Slabs             int   `json:"slabs"`
+	FreeSlabs         int   `json:"free_slabs"`
+	Allocated         int64 `json:"allocated"` // bytes
+	DiscardCandidates int   `json:"discard_candidates"`
+	DiscardsInFlight  int   `json:"discards_in_flight"`
 }
 
 // Stats takes time proportional to the number of classes and devices.
