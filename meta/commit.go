@@ -13,7 +13,6 @@ import (
 // zero value is not usable; NewBatch makes one.
 type Batch struct {
 	pb      *pebble.Batch
-	scratch []byte
 	lastGen uint64
 	hasGen  bool
 	n       int

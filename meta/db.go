@@ -183,6 +183,7 @@ func (d *DB) pebbleOptions(create bool) *pebble.Options {
 		Cache:                       pebble.NewCache(cacheBytes),
 		FileCache:                   pebble.NewFileCache(1, tableFiles()),
 		MaxOpenFiles:                tableFiles(),
+		MaxManifestFileSize:         maxManifestBytes,
 		ReadOnly:                    d.o.ReadOnly,
 		ErrorIfExists:               create,
 		ErrorIfNotExists:            !create,

@@ -53,8 +53,7 @@ func (fs *fenceFS) change(op, path string, do func() error) error {
 		return err
 	}
 	start := time.Now()
-	var slow *time.Timer
-	slow = time.AfterFunc(fs.o.SlowAfter, func() {
+	slow := time.AfterFunc(fs.o.SlowAfter, func() {
 		fs.o.OnEvent(Event{Kind: DiskSlow, Text: op, Path: path, Duration: time.Since(start)})
 	})
 	err := do()

@@ -1,3 +1,222 @@
 package meta
 
-func checkLog(fs FS, name string) error { return nil }
+import (
+	"encoding/binary"
+	"hash/crc32"
+	"io"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/mutant"
+)
+
+// Pebble ends the replay of its newest log, and of a MANIFEST, at the first
+// chunk that is not valid, because after a power cut that is what the end looks
+// like. For logs it then looks for later chunks that prove damage, but skips the
+// rest of the block, and the offsets that are the proof lag behind; for a
+// MANIFEST it does not look at all. A flipped byte therefore cuts off what
+// follows, without an error.
+//
+// Here the proof is simple: commits and version edits are serial, each is synced
+// before the next is written, so a power cut can damage the last record only.
+// When a record, or the mark of a clean end, begins anywhere behind an invalid
+// chunk, then this is damage and the open is refused. A flipped byte in the very
+// last record of a log without clean end looks like a power cut; the commit
+// marks on the devices cover that.
+
+// Format of log and MANIFEST, from pebble/record: blocks of 32 KiB hold chunks;
+// a chunk is CRC u32, length u16, type u8, then for logs the log number u32 and
+// for newer ones a sync offset u64, then the payload. No chunk crosses a block;
+// what is too short for a header is zero.
+const (
+	logBlock       = 32 << 10
+	legacyHeader   = 7
+	recycleHeader  = 11
+	walSyncHeader  = 19
+	typeRecycle    = 4 // types 5 to 8 have a log number
+	typeWALSync    = 8 // types 9 to 12 have a sync offset too
+	typeMax        = 12
+	trailerType    = typeRecycle + 1
+	maxLogToVerify = 1 << 30 // bytes; far above any log of 16 MiB memtables
+)
+
+// position of a chunk in its record: full, first, middle, last.
+type position int
+
+const (
+	full position = iota
+	first
+	middle
+	last
+)
+
+// logFile is a log or MANIFEST in memory.
+type logFile struct {
+	b        []byte
+	num      uint32
+	manifest bool
+}
+
+// checkLog reads the log or MANIFEST at path and fails with ErrCorrupt when it
+// is damaged before its end. Other files pass.
+func checkLog(fs vfs.FS, path string) error {
+	l, ok := logName(filepath.Base(path))
+	if !ok || mutant.On(mutant.ApplyBeforeFlush) { // whose unsynced writes break the rule above
+		return nil
+	}
+	f, err := fs.Open(path, vfs.SequentialReadsOption)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if l.b, err = io.ReadAll(io.LimitReader(f, maxLogToVerify)); err != nil {
+		return err
+	}
+	at, why := l.end()
+	if why == "" {
+		return nil
+	}
+	if later := l.evidence(at); later >= 0 {
+		return base.Errorf("check log", path, base.ErrCorrupt, "%s at offset %d, but a record begins at %d", why, at, later)
+	}
+	return nil
+}
+
+// logName recognises the names of logs and MANIFESTs.
+func logName(name string) (logFile, bool) {
+	if strings.HasPrefix(name, "MANIFEST-") {
+		return logFile{manifest: true}, true
+	}
+	num, ok := strings.CutSuffix(name, ".log")
+	if !ok {
+		return logFile{}, false
+	}
+	n, err := strconv.ParseUint(num, 10, 64)
+	return logFile{num: uint32(n)}, err == nil
+}
+
+// end walks the chunks. It returns where they end and why, "" at a clean end.
+func (l *logFile) end() (at int, why string) {
+	inside := false // a record has begun and not ended
+	start := 0      // of the current record
+	for at < len(l.b) {
+		if skip := l.padding(at); skip > 0 {
+			at += skip
+			continue
+		}
+		if l.trailer(at) && !inside {
+			return at, ""
+		}
+		pos, n := l.chunk(at)
+		switch {
+		case n == 0:
+			return at, "no valid chunk"
+		case inside != (pos == middle || pos == last):
+			return at, "a chunk out of place"
+		}
+		if !inside {
+			start = at
+		}
+		inside = pos == first || pos == middle
+		at += n
+	}
+	if inside {
+		return start, "a record without end"
+	}
+	return at, ""
+}
+
+// padding is the number of bytes up to the next block if they are too few for a
+// chunk and zero, else 0.
+func (l *logFile) padding(at int) int {
+	n := min(logBlock-at%logBlock, len(l.b)-at)
+	limit := walSyncHeader
+	if l.manifest {
+		limit = legacyHeader
+	}
+	if at%logBlock+n != logBlock || n >= limit {
+		return 0
+	}
+	for _, c := range l.b[at : at+n] {
+		if c != 0 {
+			return 0
+		}
+	}
+	return n
+}
+
+// trailer reports whether the mark of a clean end is at this offset.
+func (l *logFile) trailer(at int) bool {
+	if l.manifest || at+recycleHeader > len(l.b) {
+		return false
+	}
+	le := binary.LittleEndian
+	return le.Uint32(l.b[at:]) == 0 && le.Uint16(l.b[at+4:]) == 0 && l.b[at+6] == trailerType &&
+		le.Uint32(l.b[at+7:]) == l.num+1
+}
+
+// chunk is the position and length, with header, of the valid chunk at this
+// offset; length 0 if there is none.
+func (l *logFile) chunk(at int) (position, int) {
+	room := min(logBlock-at%logBlock, len(l.b)-at)
+	if room < legacyHeader {
+		return 0, 0
+	}
+	b := l.b[at : at+room]
+	kind := int(b[6])
+	header := legacyHeader
+	switch {
+	case kind == 0 || kind > typeMax || l.manifest != (kind <= typeRecycle):
+		return 0, 0
+	case kind > typeWALSync:
+		header = walSyncHeader
+	case kind > typeRecycle:
+		header = recycleHeader
+	}
+	le := binary.LittleEndian
+	n := header + int(le.Uint16(b[4:]))
+	if n > room || !l.manifest && le.Uint32(b[7:]) != l.num || le.Uint32(b) != maskedCRC(b[6:n]) {
+		return 0, 0
+	}
+	return position((kind - 1) % 4), n
+}
+
+// maskedCRC is Pebble's checksum of chunks.
+func maskedCRC(b []byte) uint32 {
+	c := crc32.Checksum(b, castagnoli)
+	return (c>>15 | c<<17) + 0xa282ead8
+}
+
+// evidence looks behind an invalid chunk for the begin of a later record or a
+// clean end and returns its offset, or -1. In the block of the invalid chunk
+// every offset may be one, since the length is not to be trusted; later blocks
+// begin with a chunk.
+func (l *logFile) evidence(bad int) int {
+	block := bad - bad%logBlock + logBlock
+	for at := bad + 1; at < min(block, len(l.b)); at++ {
+		if l.begins(at) {
+			return at
+		}
+	}
+	for ; block < len(l.b); block += logBlock {
+		for at := block; at < min(block+logBlock, len(l.b)); {
+			if l.begins(at) {
+				return at
+			}
+			_, n := l.chunk(at)
+			if n == 0 {
+				break
+			}
+			at += n
+		}
+	}
+	return -1
+}
+
+func (l *logFile) begins(at int) bool {
+	pos, n := l.chunk(at)
+	return n > 0 && (pos == full || pos == first) || l.trailer(at)
+}

@@ -50,7 +50,8 @@ const (
 	maxTableFiles    = 256 // open tables, at most
 	minTableFiles    = 4
 	ballastBytes     = 8 << 20
-	degradedAfter    = 5 // background errors in a row
+	maxManifestBytes = 4 << 20 // then a new one is begun
+	degradedAfter    = 5       // background errors in a row
 	maxRetryBackoff  = 500 * time.Millisecond
 	identityMaxBytes = 64 << 10
 )
