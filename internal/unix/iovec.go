@@ -46,3 +46,6 @@ func vectored(call uintptr, f *FD, iov []Iovec, off int64, flags int) (int, erro
 	}
 	return int(n), nil
 }
+
+// AddrOf is the address of a vector, which must be off-heap or kept alive.
+func AddrOf(iov []Iovec) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(iov)))) }

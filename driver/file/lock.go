@@ -1,0 +1,123 @@
+package file
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/unix"
+)
+
+// How the lock of a dead owner is awaited.
+const (
+	lockPoll  = 5 * time.Millisecond
+	scanEvery = time.Second // looking through /proc for holders is not free
+)
+
+// errHeld says that somebody else has the lock or the block device.
+var errHeld = errors.New("held")
+
+// acquire opens and locks the file. When somebody holds it, a living owner gives
+// ErrLocked at once; for a dead one it waits up to o.Wait, because the kernel
+// keeps the lock until the owner's last request has landed.
+func acquire(ctx context.Context, o *Options) (*handle, error) {
+	start := time.Now()
+	var lastScan time.Time
+	var waited string
+	for {
+		h, err := tryOpen(o)
+		if err == nil {
+			if waited != "" {
+				h.reason("waited %v: %s", time.Since(start).Round(time.Millisecond), waited)
+			}
+			return h, nil
+		}
+		if !errors.Is(err, errHeld) {
+			return nil, err
+		}
+		v := judge(o.Path, time.Since(lastScan) >= scanEvery)
+		if time.Since(lastScan) >= scanEvery {
+			lastScan = time.Now()
+		}
+		if err := giveUp(ctx, o, v, time.Since(start)); err != nil {
+			return nil, err
+		}
+		if waited == "" {
+			waited = v.why
+			if o.OnWait != nil {
+				o.OnWait(v.why)
+			}
+		}
+		select {
+		case <-time.After(lockPoll):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// giveUp decides whether waiting makes sense; nil means wait.
+func giveUp(ctx context.Context, o *Options, v verdict, waited time.Duration) error {
+	switch {
+	case v.inUse:
+		return base.WithHint(base.Errorf("open", o.Path, base.ErrInUse, "%s", v.why),
+			"unmount or release it, or choose another device")
+	case !v.dead:
+		return base.WithHint(base.Errorf("open", o.Path, base.ErrLocked, "%s", v.why), "end that process, or open read-only if it reads only")
+	case ctx.Err() != nil:
+		return base.Errorf("open", o.Path, base.ErrLocked, "%s; gave up after %v: %w",
+			v.why, waited.Round(time.Millisecond), context.Cause(ctx))
+	case waited >= o.Wait:
+		return base.WithHint(base.Errorf("open", o.Path, base.ErrLocked, "%s; waited %v",
+			v.why, waited.Round(time.Millisecond)), "try again, or wait longer")
+	}
+	return nil
+}
+
+// verdict is who holds a file and whether they can still let go by themselves.
+type verdict struct {
+	dead  bool // the owner is dead; its requests are landing
+	inUse bool // mounted, or held by something that is not a store
+	why   string
+}
+
+// judge names the holder of path. Everything it reads is text for people and a
+// reason to wait or not; the lock alone decides who owns the file.
+func judge(path string, scan bool) verdict {
+	st, err := unix.StatPath(path)
+	if err != nil {
+		return verdict{why: err.Error()}
+	}
+	if st.Kind == unix.KindBlock {
+		if who := unix.BlockHolders(st.Rdev); len(who) > 0 {
+			return verdict{inUse: true, why: who[0]}
+		}
+	}
+	rec, known := readRecord(path, st)
+	if known && rec.Alive() {
+		return verdict{why: rec.String() + " has it open"}
+	}
+	if scan {
+		if pids := unix.LockHolders(st); len(pids) > 0 {
+			why := fmt.Sprintf("pid %d (%s) holds the lock", pids[0], unix.ProcName(pids[0]))
+			if known {
+				why += "; it inherited it from " + rec.String() + ", which is dead"
+			}
+			return verdict{why: why}
+		}
+	}
+	if known {
+		return verdict{dead: true, why: rec.String() + " is dead, its last requests are still landing"}
+	}
+	if pid := unix.LockOwner(st); pid > 0 {
+		if (unix.Proc{PID: pid}).Alive() {
+			return verdict{why: fmt.Sprintf("pid %d (%s) has it locked", pid, unix.ProcName(pid))}
+		}
+		return verdict{dead: true, why: fmt.Sprintf("pid %d is dead, its last requests are still landing", pid)}
+	}
+	if st.Kind == unix.KindBlock {
+		return verdict{inUse: true, why: "another program has opened it exclusively"}
+	}
+	return verdict{why: "another process has it locked"}
+}
