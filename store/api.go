@@ -35,16 +35,16 @@ var (
 
 // Limits. Each has a test on both sides.
 const (
-	MaxKeyLen       = 1024           // bytes; keys have at least 1
-	MaxNamespaceLen = 255            // bytes; names have at least 1
-	MinDeviceBytes  = 64 * base.MiB  // smallest device
-	MinSlabBytes    = base.MiB       // smallest slab unless forced
-	MinForcedSlab   = 64 * base.KiB  // smallest slab the laboratory may force
-	MaxSlabBytes    = 64 * base.MiB  // largest slab
-	PieceBytes      = base.MiB       // unit of checksums and of staging
-	MaxBatchKeys    = 65536          // keys in one batch or lookup
-	MaxRoundOps     = 4096           // operations in one commit round
-	MaxStoreDevices = 64             // devices of one store
+	MaxKeyLen       = 1024          // bytes; keys have at least 1
+	MaxNamespaceLen = 255           // bytes; names have at least 1
+	MinDeviceBytes  = 64 * base.MiB // smallest device
+	MinSlabBytes    = base.MiB      // smallest slab unless forced
+	MinForcedSlab   = 64 * base.KiB // smallest slab the laboratory may force
+	MaxSlabBytes    = 64 * base.MiB // largest slab
+	PieceBytes      = base.MiB      // unit of checksums and of staging
+	MaxBatchKeys    = 65536         // keys in one batch or lookup
+	MaxRoundOps     = 4096          // operations in one commit round
+	MaxStoreDevices = 64            // devices of one store
 	DefaultTTL      = 60 * time.Second
 )
 

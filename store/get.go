@@ -1,0 +1,387 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+
+	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/meta"
+)
+
+// held is a version that a reader holds.
+type held struct {
+	sh *shard
+	v  version
+}
+
+// hold finds the key and pins its version. With sums it also loads the piece
+// checksums of a value of several pieces.
+func (n *Namespace) hold(ctx context.Context, key []byte, sums bool) (held, error) {
+	fp := n.s.hash.of(n.ns.id, key)
+	h := held{sh: n.s.idx.shard(fp)}
+	for {
+		var ok bool
+		h.sh.mu.Lock()
+		h.v, _, ok = h.sh.get(fp, nil)
+		busy := h.sh.busy[fp]
+		if ok {
+			h.sh.pin(h.v.gen)
+			if busy != nil && busy.next.gen == h.v.gen {
+				h.v.sums = busy.next.sums // relaxed, its record is not committed yet
+			}
+		}
+		h.sh.mu.Unlock()
+		if !ok {
+			return held{}, base.Wrap("get", keyText(key), ErrNotFound)
+		}
+		if !sums || h.v.noCRC || h.v.pieces() <= 1 || h.v.sums != nil {
+			return h, nil
+		}
+		again, err := n.loadSums(ctx, key, &h.v, busy)
+		if err == nil && !again {
+			return h, nil
+		}
+		n.s.unpin(h.sh, h.v.gen)
+		if err != nil {
+			return held{}, base.Wrap("get", keyText(key), err)
+		}
+	}
+}
+
+// loadSums reads the piece checksums of v from the metadata. Between the commit
+// and the publication of a replace the metadata is ahead of the index; then the
+// answer is "again", after the operation is decided.
+func (n *Namespace) loadSums(ctx context.Context, key []byte, v *version, busy *op) (again bool, err error) {
+	rec, err := n.s.db.Get(n.ns.id, key)
+	switch {
+	case err == nil && rec.Gen == v.gen:
+		v.sums = rec.PieceCRCs
+		return false, nil
+	case err != nil && !errors.Is(err, ErrNotFound):
+		return false, err
+	}
+	if busy != nil {
+		select {
+		case <-busy.done:
+		case <-ctx.Done():
+			return false, base.Errorf("wait for", "the operation in flight", ErrTimeout, "%w", ctx.Err())
+		}
+	}
+	return true, ctx.Err()
+}
+
+// drop ends the hold. ErrIsolated when the version was withdrawn while held:
+// what was read from it may be anything.
+func (n *Namespace) drop(h held, err error) error {
+	if n.s.unpin(h.sh, h.v.gen) {
+		return base.Errorf("get", "object", ErrIsolated, "it was withdrawn while it was read, since its device stopped")
+	}
+	return err
+}
+
+// Get reads the object, or a range of it, into dst and gives the number of bytes.
+// Whole pieces of 1 MiB are verified unless NoVerify is set; for the checksum of
+// a range the whole pieces around it are read. On an error the content of dst is
+// undefined. Errors: ErrNotFound; ErrOutOfRange when the range is outside the
+// value or dst is too small; ErrCorrupt when a checksum does not match.
+func (n *Namespace) Get(ctx context.Context, key []byte, dst Buffers, o GetOptions) (int64, error) {
+	items := [1]GetItem{{Key: key, Dst: dst, GetOptions: o}}
+	n.GetBatch(ctx, items[:])
+	return items[0].N, items[0].Err
+}
+
+// GetBytes reads the object into new memory.
+func (n *Namespace) GetBytes(ctx context.Context, key []byte, o GetOptions) ([]byte, error) {
+	if err := n.s.gate.enter("get", keyText(key)); err != nil {
+		return nil, err
+	}
+	defer n.s.gate.leave()
+	if err := checkKey("get", key); err != nil {
+		return nil, err
+	}
+	h, err := n.hold(ctx, key, !o.NoVerify)
+	if err != nil {
+		return nil, err
+	}
+	_, size, err := o.clip(h.v.length)
+	if err != nil {
+		return nil, n.drop(h, base.Wrap("get", keyText(key), err))
+	}
+	buf := make([]byte, size)
+	g := &getItem{gi: &GetItem{Key: key, Dst: Bytes(buf), GetOptions: o}, h: h}
+	n.readAll(ctx, []*getItem{g})
+	if g.gi.Err != nil {
+		return nil, g.gi.Err
+	}
+	return buf, nil
+}
+
+// clip gives the wanted range of a value of the given length.
+func (o *GetOptions) clip(length int64) (off, n int64, err error) {
+	off, n = o.Off, o.Len
+	if n == 0 && !o.Exact {
+		n = length - off
+	}
+	if !base.CheckRange(off, n, length) {
+		return 0, 0, base.Errorf("read", "range", ErrOutOfRange, "offset %d, length %d of a value of %d bytes", o.Off, o.Len, length)
+	}
+	return off, n, nil
+}
+
+// getItem is a get under way.
+type getItem struct {
+	gi *GetItem
+	h  held
+	it item
+}
+
+// GetBatch reads many objects as one deep submission; each item holds its own
+// answer.
+func (n *Namespace) GetBatch(ctx context.Context, items []GetItem) {
+	err := n.s.gate.enter("get", n.ns.name)
+	if err == nil {
+		defer n.s.gate.leave()
+		if len(items) > MaxBatchKeys {
+			err = base.Errorf("get", "batch", ErrInvalid, "%d items, the limit is %d", len(items), MaxBatchKeys)
+		}
+	}
+	gets := make([]*getItem, 0, len(items))
+	for i := range items {
+		gi := &items[i]
+		gi.N, gi.Size = 0, 0
+		if gi.Err = err; gi.Err == nil {
+			gi.Err = firstErr(checkKey("get", gi.Key), gi.Dst.check("get"))
+		}
+		if gi.Err != nil {
+			continue
+		}
+		h, err := n.hold(ctx, gi.Key, !gi.NoVerify)
+		if gi.Err = err; err == nil {
+			gets = append(gets, &getItem{gi: gi, h: h})
+		}
+	}
+	n.readAll(ctx, gets)
+}
+
+// readAll reads held versions and ends the holds.
+func (n *Namespace) readAll(ctx context.Context, gets []*getItem) {
+	r := &runner{s: n.s, ctx: ctx, op: driver.OpRead, digest: digestRead}
+	for _, g := range gets {
+		g.it.err = g.prepare()
+		if g.it.err == nil {
+			r.read(&g.it)
+		}
+	}
+	err := r.finish(func() {
+		for _, g := range gets {
+			n.s.unpin(g.h.sh, g.h.v.gen)
+		}
+	})
+	for _, g := range gets {
+		if err != nil {
+			g.gi.Err = base.Wrap("get", keyText(g.gi.Key), firstErr(g.it.err, err))
+			continue
+		}
+		if g.gi.Err = n.drop(g.h, base.Wrap("get", keyText(g.gi.Key), g.it.err)); g.gi.Err == nil {
+			g.gi.N = g.it.n
+			n.s.events.accessed(n.ns.name, g.gi.Key, &g.h.v)
+		}
+	}
+}
+
+// prepare fills the item from the options.
+func (g *getItem) prepare() error {
+	g.gi.Size = g.h.v.length
+	off, size, err := g.gi.clip(g.h.v.length)
+	if err != nil {
+		return err
+	}
+	if have := g.gi.Dst.Size(); have < size {
+		return base.Errorf("read", "object", ErrOutOfRange, "it needs %d bytes, the buffers hold %d", size, have)
+	}
+	g.it = item{v: g.h.v, cur: cursor{bufs: g.gi.Dst}, off: off, n: size,
+		verify: !g.gi.NoVerify && !g.h.v.noCRC}
+	return nil
+}
+
+// read adds the transfers that bring the wanted range, in whole pieces when it
+// is verified.
+func (r *runner) read(it *item) {
+	if it.n == 0 {
+		return
+	}
+	at, end := it.off&^(base.StoreBlock-1), it.off+it.n
+	if it.verify {
+		at = it.off / PieceBytes * PieceBytes
+		end = min(base.AlignUp(end, PieceBytes), it.v.length)
+	}
+	for at < end && r.err == nil && it.err == nil {
+		pieceEnd := min(at-at%PieceBytes+PieceBytes, end)
+		got := int64(0)
+		if at >= it.off && pieceEnd <= it.off+it.n {
+			got = r.readDirect(it, at, pieceEnd-at)
+		}
+		if got == 0 {
+			got = r.readStaged(it, at, pieceEnd-at)
+		}
+		at += got
+	}
+}
+
+func (r *runner) readDirect(it *item, off, n int64) int64 {
+	whole := n &^ (base.StoreBlock - 1)
+	if whole == 0 || !it.cur.inRegion() {
+		return 0
+	}
+	f := r.room()
+	at := len(f.segs)
+	segs, got := it.cur.direct(whole, r.s.memAlign, f.segs)
+	f.segs = segs
+	if got > 0 {
+		f.addDirect(it, off, got, at)
+	}
+	return got
+}
+
+func (r *runner) readStaged(it *item, off, n int64) int64 {
+	path := driver.PathKey{Path: driver.PathStaged, Reason: reasonPlain}
+	if it.cur.inRegion() {
+		path.Reason = reasonMisaligned
+		switch {
+		case n < base.StoreBlock && off+n == it.v.length:
+			path = driver.PathKey{Path: driver.PathTail, Reason: reasonTail}
+		case off < it.off || off+n > it.off+it.n:
+			path.Reason = reasonVerify
+		}
+	}
+	buf, ok := r.stage(n)
+	if !ok {
+		return 0
+	}
+	f := r.room()
+	f.addStaged(it, off, n, buf, path)
+	f.xfers[len(f.xfers)-1].cur = it.cur
+	if wanted := min(off+n, it.off+it.n) - max(off, it.off); wanted > 0 {
+		it.cur.advance(wanted)
+	}
+	return n
+}
+
+// digestRead verifies a transfer that landed and copies what was staged.
+// Transfers of a value come in order.
+func digestRead(x *xfer, f *flight) {
+	it := x.it
+	if it.verify && !it.checkXfer(x, f) {
+		return
+	}
+	if !x.buf.ok() {
+		return
+	}
+	from, to := max(x.off, it.off), min(x.off+x.n, it.off+it.n)
+	if from >= to {
+		return
+	}
+	b := f.s.stage.bytes(x.buf, x.n)
+	if !x.cur.copyIn(b[from-x.off : to-x.off]) {
+		it.err = base.Errorf("read", "buffers", ErrMisaligned, "the processor cannot reach them and they do not lie on %d bytes", f.s.memAlign)
+	}
+}
+
+// checkXfer continues the checksum of the piece; false when the piece is over
+// and wrong.
+func (it *item) checkXfer(x *xfer, f *flight) bool {
+	if x.buf.ok() {
+		it.crc = crcOf(it.crc, f.s.stage.bytes(x.buf, x.n))
+	} else {
+		for _, sg := range f.segs[x.segAt : x.segAt+x.nseg] {
+			b := sg.Region.Bytes(sg.Off, sg.Len)
+			if b == nil {
+				it.verify = false // the processor cannot read it
+				return true
+			}
+			it.crc = crcOf(it.crc, b)
+		}
+	}
+	end := x.off + x.n
+	if end%PieceBytes != 0 && end != it.v.length {
+		return true
+	}
+	want := it.v.crc
+	piece := int((end - 1) / PieceBytes)
+	if it.v.pieces() > 1 {
+		want = it.v.sums[piece]
+	}
+	if it.crc != want {
+		it.err = base.WithHint(base.Errorf("read", "object", ErrCorrupt,
+			"checksum of piece %d of generation %d is %08x, it was stored as %08x", piece, it.v.gen, it.crc, want),
+			"the data on the device changed; delete the key, and run `ugdsctl fsck`")
+		return false
+	}
+	it.crc = 0
+	return true
+}
+
+// Exists tells whether the key is visible.
+func (n *Namespace) Exists(_ context.Context, key []byte) (bool, error) {
+	var out [1]bool
+	err := n.ExistsMany([][]byte{key}, out[:])
+	return out[0], err
+}
+
+// ExistsMany tells for each key whether it is visible; out has the length of keys.
+func (n *Namespace) ExistsMany(keys [][]byte, out []bool) error {
+	if err := n.s.gate.enter("look up", n.ns.name); err != nil {
+		return err
+	}
+	defer n.s.gate.leave()
+	if len(out) != len(keys) {
+		return base.Errorf("look up", "keys", ErrInvalid, "%d keys, %d answers", len(keys), len(out))
+	}
+	for i, k := range keys {
+		if err := checkKey("look up", k); err != nil {
+			return err
+		}
+		fp := n.s.hash.of(n.ns.id, k)
+		sh := n.s.idx.shard(fp)
+		sh.mu.Lock()
+		_, out[i] = sh.find(fp)
+		sh.mu.Unlock()
+	}
+	return nil
+}
+
+// Stat describes the object. ErrNotFound when there is none.
+func (n *Namespace) Stat(_ context.Context, key []byte) (ObjectInfo, error) {
+	if err := n.s.gate.enter("stat", keyText(key)); err != nil {
+		return ObjectInfo{}, err
+	}
+	defer n.s.gate.leave()
+	if err := checkKey("stat", key); err != nil {
+		return ObjectInfo{}, err
+	}
+	info, ok := n.info(key)
+	if !ok {
+		return ObjectInfo{}, base.Wrap("stat", keyText(key), ErrNotFound)
+	}
+	return info, nil
+}
+
+func (n *Namespace) info(key []byte) (ObjectInfo, bool) {
+	fp := n.s.hash.of(n.ns.id, key)
+	sh := n.s.idx.shard(fp)
+	sh.mu.Lock()
+	v, volatile, ok := sh.get(fp, nil)
+	sh.mu.Unlock()
+	if !ok {
+		return ObjectInfo{}, false
+	}
+	return ObjectInfo{Key: bytes.Clone(key), Size: v.length, SlotBytes: v.slotBytes(), Generation: v.gen,
+		Durable: !volatile, CRC32C: v.crc, HasCRC: !v.noCRC, Devices: extentsOf(v.exts)}, true
+}
+
+// fromRecord is the version that a metadata record describes.
+func fromRecord(r *meta.Record) version {
+	return version{gen: r.Gen, length: r.Length, crc: r.CRC, noCRC: r.Flags&meta.FlagNoChecksum != 0}
+}

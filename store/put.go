@@ -1,0 +1,346 @@
+package store
+
+import (
+	"context"
+	"unicode/utf8"
+
+	"github.com/ugds-store/ugds/alloc"
+	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/internal/base"
+)
+
+// keyText shows a key in messages: as text when it is, else in hexadecimal.
+func keyText(key []byte) string {
+	const limit = 64
+	cut, more := key, ""
+	if len(cut) > limit {
+		cut, more = cut[:limit], "…"
+	}
+	for _, r := range string(cut) {
+		if r == utf8.RuneError || r < ' ' {
+			const digits = "0123456789abcdef"
+			out := []byte("0x")
+			for _, b := range cut {
+				out = append(out, digits[b>>4], digits[b&15])
+			}
+			return string(out) + more
+		}
+	}
+	return string(cut) + more
+}
+
+// Bounds of one chunk of a batch: what is written before the first of it enters
+// the commit order.
+const (
+	chunkItems = 1024
+	chunkBytes = 32 * base.MiB
+)
+
+// putItem is a put under way.
+type putItem struct {
+	op *op
+	it item
+	pi *PutItem
+}
+
+// Put stores the value under key. When it returns nil the value is visible, and
+// with Sync durable. Errors: ErrExists without Replace; ErrNoSpace; ErrInvalid
+// for a bad key or buffers; ErrReadOnly; ErrIsolated when a device stopped under
+// it (nothing happened); ErrUnknown when the commit failed; ErrTimeout when ctx
+// ended first (a put that was finished may still happen).
+func (n *Namespace) Put(ctx context.Context, key []byte, v Buffers, o PutOptions) error {
+	items := [1]PutItem{{Key: key, Value: v, PutOptions: o}}
+	n.PutBatch(ctx, items[:])
+	return items[0].Err
+}
+
+// PutBatch stores many values with deep submission and shared commit rounds;
+// each item holds its own answer. The items enter the commit order as they stand,
+// except that an item waits for an earlier operation on its key. A batch is not
+// one transaction.
+func (n *Namespace) PutBatch(ctx context.Context, items []PutItem) {
+	err := n.s.gate.enter("put", n.ns.name)
+	if err == nil {
+		defer n.s.gate.leave()
+		if len(items) > MaxBatchKeys {
+			err = base.Errorf("put", "batch", ErrInvalid, "%d items, the limit is %d", len(items), MaxBatchKeys)
+		}
+	}
+	if err != nil {
+		for i := range items {
+			items[i].Err = err
+		}
+		return
+	}
+	var queued []*putItem // sync puts to wait for
+	var chunk []*putItem
+	var bytes int64
+	flush := func() {
+		queued = append(queued, n.s.writeChunk(ctx, chunk)...)
+		chunk, bytes = nil, 0
+	}
+	for i := range items {
+		p := n.newPut(&items[i])
+		if p == nil {
+			continue
+		}
+		// Never block on a key, or on space, with claimed operations in hand.
+		holder, err := n.s.claim(p.op, p.pi.Replace)
+		if holder != nil {
+			flush()
+			err = n.s.claimWait(ctx, p.op, p.pi.Replace)
+		}
+		if err != nil {
+			p.pi.Err = err
+			continue
+		}
+		chunk = append(chunk, p)
+		if bytes += p.it.v.length; bytes >= chunkBytes || len(chunk) >= chunkItems {
+			flush()
+		}
+	}
+	flush()
+	for _, p := range queued {
+		p.pi.Err = p.op.wait(ctx, "put", keyText(p.op.key))
+	}
+}
+
+// newPut checks an item; nil when it has its answer already.
+func (n *Namespace) newPut(pi *PutItem) *putItem {
+	pi.Err = checkKey("put", pi.Key)
+	if pi.Err == nil {
+		pi.Err = pi.Value.check("put")
+	}
+	if pi.Err == nil {
+		pi.Err = n.s.ReadOnly()
+	}
+	if pi.Err != nil {
+		return nil
+	}
+	p := &putItem{pi: pi, op: n.newOp(opPut, pi.Key, pi.Durability)}
+	p.it = item{v: version{length: pi.Value.Size(), noCRC: pi.NoChecksum}, cur: cursor{bufs: pi.Value}}
+	return p
+}
+
+func (n *Namespace) newOp(kind opKind, key []byte, d Durability) *op {
+	o := &op{kind: kind, relaxed: d == Relaxed, ns: n.ns, key: append([]byte(nil), key...),
+		fp: n.s.hash.of(n.ns.id, key), done: make(chan struct{})}
+	o.sh = n.s.idx.shard(o.fp)
+	return o
+}
+
+// writeChunk writes the values of claimed puts and queues those that succeeded.
+// It gives the sync ones, which the caller waits for.
+func (s *Store) writeChunk(ctx context.Context, chunk []*putItem) (queued []*putItem) {
+	r := &runner{s: s, ctx: ctx, op: driver.OpWrite}
+	for _, p := range chunk {
+		if p.op.relaxed {
+			p.it.err = s.waitVolatile(ctx, p.it.v.length)
+		}
+		if p.it.err == nil {
+			p.it.v.exts, p.it.err = s.allocate(ctx, p.it.v.length)
+		}
+		if p.it.err == nil {
+			p.it.stamps = s.stampsOf(&p.it.v)
+			r.writeFrom(&p.it, 0, p.it.v.length)
+		}
+	}
+	// When ctx ends with commands in flight, the extents stay owned until the
+	// last of them landed.
+	abandoned := func() {
+		for _, p := range chunk {
+			s.giveBack(&p.it.v)
+		}
+	}
+	if err := r.finish(abandoned); err != nil {
+		for _, p := range chunk {
+			p.pi.Err = base.Wrap("put", keyText(p.op.key), firstErr(p.it.err, err))
+			s.decide(p.op, p.pi.Err)
+		}
+		return nil
+	}
+	for _, p := range chunk {
+		if s.finishPut(p) && !p.op.relaxed {
+			queued = append(queued, p)
+		}
+	}
+	return queued
+}
+
+func firstErr(a, b error) error {
+	if a != nil {
+		return a
+	}
+	return b
+}
+
+// finishPut queues a put whose commands all ended; false when it failed.
+func (s *Store) finishPut(p *putItem) bool {
+	err := p.it.err
+	if err == nil {
+		p.op.next, p.op.stamps = p.it.v, p.it.stamps
+		err = s.enqueue(p.op)
+	}
+	if err == nil {
+		return true
+	}
+	s.giveBack(&p.it.v)
+	p.pi.Err = base.Wrap("put", keyText(p.op.key), err)
+	s.decide(p.op, p.pi.Err)
+	return false
+}
+
+// writeFrom adds the transfers for [from, from+n) of the value, which has its
+// extents already, and computes the checksums on the way. from is a multiple of
+// a piece.
+func (r *runner) writeFrom(it *item, from, n int64) {
+	end := from + n
+	for off := from; off < end && r.err == nil && it.err == nil; {
+		pieceEnd := min(off-off%PieceBytes+PieceBytes, end)
+		got := r.writeDirect(it, off, pieceEnd-off)
+		if got == 0 {
+			got = r.writeStaged(it, off, pieceEnd-off)
+		}
+		if off += got; off == pieceEnd {
+			it.endPiece(off)
+		}
+	}
+}
+
+// endPiece takes the checksum of the piece that ends at off into the value's.
+func (it *item) endPiece(off int64) {
+	if it.v.noCRC {
+		return
+	}
+	n := off - (off-1)/PieceBytes*PieceBytes
+	it.v.crc = base.CombineCRC32C(it.v.crc, it.crc, n)
+	it.v.sums = append(it.v.sums, it.crc)
+	it.crc = 0
+}
+
+// writeDirect sends whole blocks from the caller's region.
+func (r *runner) writeDirect(it *item, off, n int64) int64 {
+	if whole := n &^ (base.StoreBlock - 1); whole > 0 && it.cur.inRegion() {
+		f := r.room()
+		at := len(f.segs)
+		segs, got := it.cur.direct(whole, r.s.memAlign, f.segs)
+		f.segs = segs
+		if got == 0 {
+			return 0
+		}
+		for _, sg := range segs[at:] {
+			b := sg.Region.Bytes(sg.Off, sg.Len)
+			if b == nil {
+				it.v.noCRC = true // the processor cannot read it
+				break
+			}
+			if !it.v.noCRC {
+				it.crc = crcOf(it.crc, b)
+			}
+		}
+		f.addDirect(it, off, got, at)
+		return got
+	}
+	return 0
+}
+
+// writeStaged copies up to n bytes into a bounce buffer. The rest of the last
+// block is zeroed.
+func (r *runner) writeStaged(it *item, off, n int64) int64 {
+	path := driver.PathKey{Path: driver.PathStaged, Write: true, Reason: reasonPlain}
+	if it.cur.inRegion() {
+		if n = min(n, it.cur.left()); n < base.StoreBlock {
+			path = driver.PathKey{Path: driver.PathTail, Write: true, Reason: reasonTail}
+		} else {
+			path.Reason = reasonMisaligned
+		}
+		// A run that does not end the value must end on a block.
+		if off+n < it.v.length {
+			n = max(n&^(base.StoreBlock-1), min(base.StoreBlock, it.v.length-off))
+		}
+	}
+	buf, ok := r.stage(n)
+	if !ok {
+		return 0
+	}
+	b := r.room().addStaged(it, off, n, buf, path)
+	if !it.cur.copyOut(b[:n]) {
+		it.err = base.Errorf("put", "buffers", ErrMisaligned, "the processor cannot reach them and they do not lie on %d bytes", r.s.memAlign)
+	}
+	clear(b[n:])
+	if !it.v.noCRC {
+		it.crc = crcOf(it.crc, b[:n])
+	}
+	return n
+}
+
+// Reasons of the path statistics.
+const (
+	reasonPlain      = "plain memory"
+	reasonTail       = "partial last block"
+	reasonMisaligned = "misaligned range"
+	reasonVerify     = "whole pieces are read to verify a range"
+)
+
+// Delete removes the object. When it returns nil the key is absent, and with
+// Sync stays absent after any crash. Errors: ErrNotFound, ErrReadOnly,
+// ErrUnknown, ErrTimeout.
+func (n *Namespace) Delete(ctx context.Context, key []byte, o DeleteOptions) error {
+	return n.DeleteBatch(ctx, [][]byte{key}, o)[0]
+}
+
+// DeleteBatch removes many objects in shared commit rounds, with an answer for
+// each key.
+func (n *Namespace) DeleteBatch(ctx context.Context, keys [][]byte, o DeleteOptions) []error {
+	errs := make([]error, len(keys))
+	if err := n.s.gate.enter("delete", n.ns.name); err != nil {
+		for i := range errs {
+			errs[i] = err
+		}
+		return errs
+	}
+	defer n.s.gate.leave()
+	ops := make([]*op, len(keys))
+	for i, k := range keys {
+		ops[i], errs[i] = n.deleteOne(ctx, k, o)
+	}
+	for i, op := range ops {
+		if op != nil && !op.relaxed {
+			errs[i] = op.wait(ctx, "delete", keyText(keys[i]))
+		}
+	}
+	return errs
+}
+
+func (n *Namespace) deleteOne(ctx context.Context, key []byte, o DeleteOptions) (*op, error) {
+	if err := checkKey("delete", key); err != nil {
+		return nil, err
+	}
+	if err := n.s.ReadOnly(); err != nil {
+		return nil, base.Wrap("delete", keyText(key), err)
+	}
+	d := n.newOp(opDelete, key, o.Durability)
+	if err := n.s.claimWait(ctx, d, false); err != nil {
+		return nil, err
+	}
+	if err := n.s.enqueue(d); err != nil {
+		err = base.Wrap("delete", keyText(key), err)
+		n.s.decide(d, err)
+		return nil, err
+	}
+	return d, nil
+}
+
+// extentsOf lists the devices of extents, each once, in order.
+func extentsOf(exts []alloc.Extent) (devs []int) {
+	for _, e := range exts {
+		known := false
+		for _, d := range devs {
+			known = known || d == int(e.Dev)
+		}
+		if !known {
+			devs = append(devs, int(e.Dev))
+		}
+	}
+	return devs
+}

@@ -1,0 +1,252 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/ugds-store/ugds/alloc"
+	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/internal/base"
+)
+
+// pin holds one version for readers, leases and writers of the old value.
+type pin struct {
+	refs int
+	lost bool // the version was withdrawn: what was read may be anything
+
+	// When the version left the index its extents wait here for the last reader.
+	dead    bool
+	durable uint64 // generation of the commit that removed it; 0 if it was never durable
+	exts    []alloc.Extent
+}
+
+// pin takes a hold on version gen. The caller holds sh.mu.
+func (sh *shard) pin(gen uint64) *pin {
+	p := sh.pins[gen]
+	if p == nil {
+		p = new(pin)
+		sh.pins[gen] = p
+	}
+	p.refs++
+	return p
+}
+
+// unpin ends a hold; it reports whether the version was withdrawn meanwhile.
+func (s *Store) unpin(sh *shard, gen uint64) (lost bool) {
+	sh.mu.Lock()
+	p := sh.pins[gen]
+	lost = p.lost
+	p.refs--
+	last := p.refs == 0
+	if last {
+		delete(sh.pins, gen)
+	}
+	sh.mu.Unlock()
+	if last && p.dead {
+		s.free(p.durable, p.exts)
+	}
+	return lost
+}
+
+// drop gives the extents of a version that left the index back, once its last
+// reader is gone. durable is the generation of the commit that removed it, 0 if
+// no durable record ever named it. The caller holds sh.mu.
+func (s *Store) drop(sh *shard, v *version, durable uint64) {
+	if len(v.exts) == 0 {
+		return
+	}
+	if p := sh.pins[v.gen]; p != nil {
+		p.dead, p.durable, p.exts = true, durable, v.exts
+		return
+	}
+	s.free(durable, v.exts)
+}
+
+// reuse holds extents whose removal is durable but not yet covered by a commit
+// mark: an older copy of the metadata would still name them.
+type reuse struct {
+	mu    sync.Mutex
+	mark  uint64 // highest generation that a durable mark covers
+	wait  []freed
+	bytes int64
+}
+
+type freed struct {
+	gen  uint64
+	exts []alloc.Extent
+}
+
+// free gives extents back as soon as I2 allows.
+func (s *Store) free(durable uint64, exts []alloc.Extent) {
+	s.space.mu.Lock()
+	hold := durable > s.space.mark
+	if hold {
+		s.space.wait = append(s.space.wait, freed{durable, exts})
+		for _, e := range exts {
+			s.space.bytes += e.Bytes()
+		}
+	}
+	s.space.mu.Unlock()
+	if !hold {
+		s.freeNow(exts)
+	}
+}
+
+// covered frees what a durable mark of generation gen covers.
+func (s *Store) covered(gen uint64) {
+	s.space.mu.Lock()
+	s.space.mark = max(s.space.mark, gen)
+	var ready []alloc.Extent
+	keep := s.space.wait[:0]
+	for _, f := range s.space.wait {
+		if f.gen > s.space.mark {
+			keep = append(keep, f)
+			continue
+		}
+		for _, e := range f.exts {
+			s.space.bytes -= e.Bytes()
+		}
+		ready = append(ready, f.exts...)
+	}
+	clear(s.space.wait[len(keep):])
+	s.space.wait = keep
+	s.space.mu.Unlock()
+	s.freeNow(ready)
+}
+
+func (r *reuse) waiting() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.bytes
+}
+
+// allocate finds space for n bytes. When there is none it makes deletes that
+// are on their way durable and marked, and waits for discards, before it gives
+// up with ErrNoSpace.
+func (s *Store) allocate(ctx context.Context, n int64) ([]alloc.Extent, error) {
+	return s.allocWith(ctx, func() ([]alloc.Extent, error) { return s.pool.Alloc(nil, n) })
+}
+
+func (s *Store) allocWith(ctx context.Context, try func() ([]alloc.Extent, error)) ([]alloc.Extent, error) {
+	const tries = 16 // each makes progress of its own; the bound is for I8
+	for i := 0; ; i++ {
+		discards := s.pool.DiscardsInFlight() > 0 // one may end while we try
+		exts, err := try()
+		if err == nil || !errors.Is(err, ErrNoSpace) || i == tries {
+			return exts, err
+		}
+		again, werr := s.reclaim(ctx, discards)
+		if werr != nil {
+			return nil, werr
+		}
+		if !again {
+			return nil, err
+		}
+	}
+}
+
+// reclaim waits for space that is on its way back; false if there is none.
+func (s *Store) reclaim(ctx context.Context, discards bool) (bool, error) {
+	s.q.mu.Lock()
+	pending := len(s.q.ops)+len(s.q.round) > 0
+	s.q.mu.Unlock()
+	waiting := s.space.waiting() > 0
+	if !pending && !waiting && !discards {
+		return false, nil
+	}
+	if pending {
+		if err := s.barrier(ctx); err != nil {
+			return false, err
+		}
+	}
+	if s.space.waiting() > 0 {
+		if err := s.markRound(ctx); err != nil {
+			return false, err
+		}
+	}
+	if discards {
+		return true, s.waitDiscards(ctx)
+	}
+	return true, nil
+}
+
+// discarder issues discards for empty slabs while the store is idle.
+type discarder struct {
+	mu   sync.Mutex
+	wake chan struct{}
+	idle chan struct{} // closed when none is in flight; nil if none is
+}
+
+// discardExtents tells the devices that the extents hold nothing, and waits.
+func (s *Store) discardExtents(exts []alloc.Extent) {
+	for _, e := range exts {
+		d := s.devs[e.Dev]
+		if !d.Info().Discard {
+			continue
+		}
+		// Advice: an error leaves the blocks as they are, which is allowed.
+		_ = driver.Do(context.Background(), d, driver.Request{Op: driver.OpDiscard, Off: e.Off(), Len: e.Bytes()})
+		s.count.discards.Add(1)
+	}
+}
+
+// discardIdle discards emptied slabs, one at a time, until there is none or the
+// store has other work.
+func (s *Store) discardIdle() {
+	for s.opts.Discard && s.ReadOnly() == nil {
+		e, ok := s.pool.TakeDiscard()
+		if !ok {
+			return
+		}
+		s.disc.begin()
+		s.discardExtents([]alloc.Extent{e})
+		s.pool.DoneDiscard(e)
+		s.disc.end()
+		if s.busy() {
+			return
+		}
+	}
+}
+
+func (s *Store) busy() bool {
+	s.q.mu.Lock()
+	defer s.q.mu.Unlock()
+	return len(s.q.ops) > 0
+}
+
+func (d *discarder) begin() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.idle = make(chan struct{})
+}
+
+func (d *discarder) end() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	close(d.idle)
+	d.idle = nil
+}
+
+// waitDiscards waits until the discard in flight ended.
+func (s *Store) waitDiscards(ctx context.Context) error {
+	s.disc.mu.Lock()
+	idle := s.disc.idle
+	s.disc.mu.Unlock()
+	if idle == nil {
+		return nil
+	}
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return base.Errorf("wait for", "discard", ErrTimeout, "%w", ctx.Err())
+	}
+}
+
+// giveBack returns the extents of a put that will not happen. Nothing targets
+// them any more: the caller waited for its commands.
+func (s *Store) giveBack(v *version) {
+	s.freeNow(v.exts)
+	v.exts = nil
+}

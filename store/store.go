@@ -1,0 +1,294 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ugds-store/ugds/alloc"
+	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/meta"
+)
+
+// Store is an open store. Safe for concurrent use.
+type Store struct {
+	opts     Options
+	layout   Layout
+	devs     []driver.Device // in the order of the pool
+	db       *meta.DB
+	pool     *alloc.Pool
+	idx      *index
+	hash     hasher
+	stage    *staging
+	paths    driver.PathStats
+	memAlign int64 // what every device needs of addresses and lengths
+
+	flights sync.Pool
+	q       queue
+	space   reuse
+	disc    discarder
+	events  events
+
+	nsMu   sync.Mutex
+	ns     map[string]*nsState
+	nsByID map[uint32]*nsState
+
+	roundMu sync.Mutex // one round, mark or withdrawal at a time
+	marks   marker     // guarded by roundMu
+	ios     []*blockIO // guarded by roundMu
+
+	roErr  atomic.Pointer[error] // why the store takes no changes
+	sticky atomic.Pointer[error] // a withdrawn relaxed operation that no Flush told of
+	gate   gate
+	kick   chan struct{}
+	stop   chan struct{}
+	loops  sync.WaitGroup // committer, monitors, discarder
+	bg     sync.WaitGroup // flights left behind by callers
+	count  counters
+	unsub  []func()
+}
+
+// counters of the store, for Stats.
+type counters struct {
+	rounds, marks, roundOps, withdrawn, resets, discards atomic.Int64
+}
+
+// nsState is an open namespace.
+type nsState struct {
+	id      uint32
+	name    string
+	layout  [16]byte
+	objects atomic.Int64
+	bytes   atomic.Int64
+	slots   atomic.Int64
+}
+
+func (n *nsState) add(v *version, sign int64) {
+	n.objects.Add(sign)
+	n.bytes.Add(sign * v.length)
+	n.slots.Add(sign * v.slotBytes())
+}
+
+func (n *nsState) usage() Usage {
+	return Usage{Objects: n.objects.Load(), Bytes: n.bytes.Load(), SlotBytes: n.slots.Load()}
+}
+
+// gate counts calls inside the store, so that Close can wait for them.
+type gate struct {
+	mu      sync.Mutex
+	inside  int
+	closing bool
+	idle    chan struct{} // closed when closing and nobody is inside
+}
+
+func (g *gate) enter(op, object string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closing {
+		return base.Wrap(op, object, ErrClosed)
+	}
+	g.inside++
+	return nil
+}
+
+func (g *gate) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.inside--; g.inside == 0 && g.closing {
+		close(g.idle)
+	}
+}
+
+// shut refuses new calls and gives the channel that closes when none is inside;
+// nil if it was shut before.
+func (g *gate) shut() <-chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.closing {
+		g.closing, g.idle = true, make(chan struct{})
+		if g.inside == 0 {
+			close(g.idle)
+		}
+	}
+	return g.idle
+}
+
+// background runs fn; Close waits for it.
+func (s *Store) background(fn func()) {
+	s.bg.Add(1)
+	go func() {
+		defer s.bg.Done()
+		fn()
+	}()
+}
+
+// ReadOnly is nil, or why the store takes no changes.
+func (s *Store) ReadOnly() error {
+	if p := s.roErr.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// setReadOnly turns the store read-only; the first reason stays.
+func (s *Store) setReadOnly(cause error) {
+	if !errors.Is(cause, ErrReadOnly) {
+		cause = base.Errorf("change", "store", ErrReadOnly, "%w", cause)
+	}
+	if s.roErr.CompareAndSwap(nil, &cause) {
+		s.events.emit(Event{Kind: EventReadOnly, Err: cause})
+	}
+}
+
+// wake tells the committer to look.
+func (s *Store) wake() {
+	select {
+	case s.kick <- struct{}{}:
+	default:
+	}
+}
+
+// Info is the geometry of the store.
+func (s *Store) Info() Layout {
+	l := s.layout
+	l.Devices = append([]DeviceLayout(nil), l.Devices...)
+	return l
+}
+
+// Flush returns when every operation that returned before the call is durable.
+// An error says that some are not: the store turned read-only, ctx ended, or a
+// relaxed operation was withdrawn since the last Flush (told once).
+func (s *Store) Flush(ctx context.Context) error {
+	if err := s.gate.enter("flush", "store"); err != nil {
+		return err
+	}
+	defer s.gate.leave()
+	if err := s.barrier(ctx); err != nil {
+		return err
+	}
+	if p := s.sticky.Swap(nil); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// barrier waits for a round that begins after every operation queued so far.
+func (s *Store) barrier(ctx context.Context) error {
+	o := &op{kind: opBarrier, done: make(chan struct{})}
+	s.q.mu.Lock()
+	s.q.ops = append(s.q.ops, o)
+	s.q.urgent = true
+	s.q.mu.Unlock()
+	s.wake()
+	return o.wait(ctx, "flush", "store")
+}
+
+// Close refuses new calls, waits for those inside until ctx ends (then ErrBusy;
+// call Close again), makes everything durable and releases the metadata. The
+// devices stay open: they are the caller's. Leases end. A second call gives
+// ErrClosed.
+func (s *Store) Close(ctx context.Context) error {
+	select {
+	case <-s.gate.shut():
+	case <-ctx.Done():
+		return base.Errorf("close", "store", ErrBusy, "calls are still inside: %w", ctx.Err())
+	}
+	var err error
+	if s.opts.ReadOnly {
+		err = s.db.Close(ctx)
+	} else {
+		err = s.closeWriter(ctx)
+	}
+	s.bg.Wait()
+	for _, io := range s.ios {
+		io.close()
+	}
+	s.events.close()
+	if e := s.stage.close(); err == nil {
+		err = e
+	}
+	s.idx.close()
+	return base.Wrap("close", "store", err)
+}
+
+// closeWriter drains the queue, writes the last mark and stops the goroutines.
+func (s *Store) closeWriter(ctx context.Context) error {
+	err := s.barrier(ctx)
+	if errors.Is(err, ErrTimeout) {
+		err = base.Errorf("drain", "queue", ErrBusy, "%w", err)
+	}
+	if err == nil {
+		err = s.markRound(ctx)
+	}
+	for _, cancel := range s.unsub {
+		cancel()
+	}
+	close(s.stop)
+	s.loops.Wait()
+	if s.ReadOnly() != nil && errors.Is(err, ErrReadOnly) {
+		err = nil // it was said when it happened; there is nothing left to do
+	}
+	if e := s.db.Close(ctx); err == nil {
+		err = e
+	}
+	return err
+}
+
+// Stats of a store since it was opened.
+type Stats struct {
+	Objects     int64  `json:"objects"`
+	IndexBytes  int64  `json:"index_bytes"`
+	Rounds      int64  `json:"rounds"`
+	RoundOps    int64  `json:"round_ops"` // operations committed
+	Marks       int64  `json:"marks"`
+	Withdrawn   int64  `json:"withdrawn"` // relaxed operations taken back
+	Resets      int64  `json:"resets"`
+	Discards    int64  `json:"discards"`
+	NotDurable  int64  `json:"not_durable"`   // operations waiting for a round
+	WaitingMark int64  `json:"waiting_bytes"` // freed bytes waiting for a commit mark
+	LastGen     uint64 `json:"last_generation"`
+
+	Space   alloc.Stats        `json:"space"`
+	Paths   []driver.PathCount `json:"paths"`
+	Devices []driver.Stats     `json:"devices"`
+	Meta    meta.Metrics       `json:"meta"`
+}
+
+// Stats reads the counters.
+func (s *Store) Stats() Stats {
+	st := Stats{Rounds: s.count.rounds.Load(), RoundOps: s.count.roundOps.Load(),
+		Marks: s.count.marks.Load(), Withdrawn: s.count.withdrawn.Load(),
+		Resets: s.count.resets.Load(), Discards: s.count.discards.Load(),
+		Space: s.pool.Stats(), Paths: s.paths.Counts(), Meta: s.db.Metrics()}
+	st.Objects, st.IndexBytes = s.idx.bytes()
+	s.q.mu.Lock()
+	st.NotDurable = int64(len(s.q.ops) + len(s.q.round))
+	st.LastGen = s.q.gen
+	s.q.mu.Unlock()
+	st.WaitingMark = s.space.waiting()
+	for _, d := range s.devs {
+		st.Devices = append(st.Devices, d.Stats())
+	}
+	return st
+}
+
+func (o *Options) fill() {
+	if o.RoundAge <= 0 {
+		o.RoundAge = 50 * time.Millisecond
+	}
+	if o.VolatileBytes <= 0 {
+		o.VolatileBytes = 64 * base.MiB
+	}
+	if o.StagingBytes <= 0 {
+		o.StagingBytes = 64 * base.MiB
+	}
+	if o.IdleMark <= 0 {
+		o.IdleMark = 5 * time.Millisecond
+	}
+	if o.ResetTimeout <= 0 {
+		o.ResetTimeout = 60 * time.Second
+	}
+}
