@@ -171,14 +171,14 @@ func (d *DB) openPebble(create bool) error {
 }
 
 // fatalGrace is how long a fatal open may take to clean up.
-const fatalGrace = 250 * time.Millisecond
+const fatalGrace = 100 * time.Millisecond
 
 func (d *DB) pebbleOptions(create bool) *pebble.Options {
 	po := &pebble.Options{
 		FS:                          d.fs,
 		Logger:                      logger{d.fence},
 		FormatMajorVersion:          pebble.FormatNewest,
-		MemTableSize:                memTableBytes,
+		MemTableSize:                d.o.MemTableBytes,
 		MemTableStopWritesThreshold: memTableStop,
 		Cache:                       pebble.NewCache(cacheBytes),
 		FileCache:                   pebble.NewFileCache(1, tableFiles()),

@@ -69,6 +69,7 @@ func (f *fence) trip(cause error) {
 	}
 	f.mu.Unlock()
 	if first {
+		abandoned.Store(true)
 		f.onEvent(Event{Kind: Fenced, Text: "metadata is read-only until the store is opened again", Err: cause})
 	}
 }
@@ -78,6 +79,16 @@ var parked atomic.Int64
 // ParkedGoroutines counts the goroutines of this process that were parked for
 // ever on Pebble's fatal path, or that wait for one that was. They are no leaks.
 func ParkedGoroutines() int64 { return parked.Load() }
+
+// ExemptGoroutine reports whether a goroutine with this stack belongs to a DB
+// that was abandoned behind its fence; leak checks pass over it. Without such a
+// DB nothing is exempt.
+func ExemptGoroutine(stack string) bool {
+	return abandoned.Load() && (strings.Contains(stack, "cockroachdb/pebble") || strings.Contains(stack, "meta.park"))
+}
+
+// abandoned tells that this process has left a Pebble database behind.
+var abandoned atomic.Bool
 
 // park never returns.
 func park() {

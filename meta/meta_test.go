@@ -7,31 +7,18 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/testenv"
 )
 
-var (
-	seed = flag.Uint64("seed", 0, "seed of the random tests; 0 draws one")
-	long = flag.Bool("long", false, "run the longer forms")
-)
+var long = flag.Bool("long", false, "run the longer forms")
 
-func TestMain(m *testing.M) {
-	flag.Parse()
-	if *seed == 0 {
-		*seed = uint64(time.Now().UnixNano())
-	}
-	fmt.Printf("meta: -seed %d\n", *seed)
-	os.Exit(m.Run())
-}
-
-func newRand() *rand.Rand { return rand.New(rand.NewPCG(*seed, 1)) }
+func TestMain(m *testing.M) { testenv.Main(m, ExemptGoroutine) }
 
 var testID = Identity{Version: 1, Store: [16]byte{1, 2, 3}, Epoch: 7, Devices: [][16]byte{{4}, {5}}}
 
@@ -164,3 +151,5 @@ func TestLifeOfAStore(t *testing.T) {
 		})
 	}
 }
+
+func newRand(t testing.TB) *rand.Rand { return testenv.Seed(t) }

@@ -29,6 +29,10 @@ type Options struct {
 	// and the fence falls; 0 means 120 s. SlowAfter is when an operation of the
 	// disk is reported as slow; 0 means 5 s.
 	CommitDeadline, SlowAfter time.Duration
+
+	// MemTableBytes is when Pebble writes a table; 0 means 16 MiB. Tests make it
+	// small, so that short scripts reach flushes and compactions.
+	MemTableBytes uint64
 }
 
 // Limits of this package.
@@ -69,6 +73,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.SlowAfter <= 0 {
 		o.SlowAfter = DefaultSlowAfter
+	}
+	if o.MemTableBytes == 0 {
+		o.MemTableBytes = memTableBytes
 	}
 	return o
 }
