@@ -20,6 +20,7 @@ type Op struct {
 	N    int64  // number of the change, from 1
 	Name string // create, write, sync, rename, …
 	Path string
+	Data []byte // what a write writes; only valid while the hook runs
 }
 
 // FS counts the changes made through it, calls a hook before each, and can make
@@ -34,6 +35,7 @@ type FS struct {
 
 	changes atomic.Int64
 	before  atomic.Pointer[func(Op)]
+	after   atomic.Pointer[func(Op, error)]
 
 	mu     sync.Mutex
 	fail   rule
@@ -102,6 +104,16 @@ func (f *FS) Before(hook func(Op)) {
 	f.before.Store(&hook)
 }
 
+// After sets the hook that is called after each change, with its outcome, like
+// the one before it; nil removes it.
+func (f *FS) After(hook func(Op, error)) {
+	if hook == nil {
+		f.after.Store(nil)
+		return
+	}
+	f.after.Store(&hook)
+}
+
 // FailAt makes the k-th change from now on, counted from 1, fail with err (nil
 // is EIO), and with all also every later one.
 func (f *FS) FailAt(k int64, err error, all bool) {
@@ -141,13 +153,26 @@ var needsSpace = map[string]bool{"create": true, "write": true, "mkdir": true, "
 
 // change runs one change.
 func (f *FS) change(name, path string, do func() error) error {
-	n := f.changes.Add(1)
+	return f.changeData(name, path, nil, do)
+}
+
+func (f *FS) changeData(name, path string, data []byte, do func() error) error {
+	op := Op{N: f.changes.Add(1), Name: name, Path: path, Data: data}
 	if hook := f.before.Load(); hook != nil {
-		(*hook)(Op{N: n, Name: name, Path: path})
+		(*hook)(op)
 	}
-	if err := f.judge(n, name, path); err != nil {
-		return err
+	err := f.judge(op.N, name, path)
+	if err == nil {
+		err = f.locked(do)
 	}
+	if hook := f.after.Load(); hook != nil {
+		(*hook)(op, err)
+	}
+	return err
+}
+
+// locked runs a change while no clone is made.
+func (f *FS) locked(do func() error) error {
 	f.cloneMu.RLock()
 	defer f.cloneMu.RUnlock()
 	return do()
@@ -250,13 +275,13 @@ type File struct {
 
 // Write implements vfs.File.
 func (f *File) Write(p []byte) (n int, err error) {
-	err = f.fs.change("write", f.path, func() (err error) { n, err = f.File.Write(p); return err })
+	err = f.fs.changeData("write", f.path, p, func() (err error) { n, err = f.File.Write(p); return err })
 	return n, err
 }
 
 // WriteAt implements vfs.File.
 func (f *File) WriteAt(p []byte, off int64) (n int, err error) {
-	err = f.fs.change("write", f.path, func() (err error) { n, err = f.File.WriteAt(p, off); return err })
+	err = f.fs.changeData("write", f.path, p, func() (err error) { n, err = f.File.WriteAt(p, off); return err })
 	return n, err
 }
 
