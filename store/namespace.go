@@ -85,8 +85,12 @@ func (s *Store) Namespaces(context.Context) ([]NamespaceInfo, error) {
 	for _, st := range s.ns {
 		out = append(out, NamespaceInfo{st.name, st.layout, st.usage()})
 	}
-	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
+	sortNamespaces(out)
 	return out, nil
+}
+
+func sortNamespaces(out []NamespaceInfo) {
+	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
 }
 
 // Usage of all namespaces.

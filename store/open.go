@@ -182,7 +182,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		o.ReadOnly = true
 	}
 	s := newStore(o, p)
-	if err := s.load(ctx, p); err != nil {
+	if err := s.loadWith(ctx, p, s.loadRecord); err != nil {
 		s.abandon(ctx)
 		return nil, err
 	}
@@ -226,8 +226,9 @@ func (s *Store) abandon(ctx context.Context) {
 	}
 }
 
-// load opens the database and builds the index and the free space from it.
-func (s *Store) load(ctx context.Context, p *opening) (err error) {
+// loadWith opens the database and gives every record to each, which builds the
+// index and the free space.
+func (s *Store) loadWith(ctx context.Context, p *opening, each func(uint32, []byte, *meta.Record) error) (err error) {
 	if s.pool, err = alloc.New(s.layout.allocGeometry()); err != nil {
 		return err
 	}
@@ -264,7 +265,7 @@ func (s *Store) load(ctx context.Context, p *opening) (err error) {
 	s.marks.committed = h.LastGen
 	s.space.mark = p.top.Gen
 	s.marks.owed.Store(h.LastGen > p.top.Gen)
-	return s.db.Scan(ctx, s.loadRecord)
+	return s.db.Scan(ctx, each)
 }
 
 // metaEvent puts an event of the metadata into words.

@@ -1,0 +1,171 @@
+package store
+
+import (
+	"context"
+	"errors"
+
+	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/meta"
+)
+
+// Severity of a finding.
+type Severity string
+
+const (
+	// SevError is a fault: the store refuses to open, or an object cannot be read.
+	SevError Severity = "error"
+	// SevWarning is damage that the store repairs or lives with.
+	SevWarning Severity = "warning"
+	// SevNote is something worth knowing.
+	SevNote Severity = "note"
+)
+
+// Finding is one thing that Check saw.
+type Finding struct {
+	Severity  Severity `json:"severity"`
+	Area      string   `json:"area"`   // "superblock", "identity", "metadata", "object"
+	Target    string   `json:"target"` // device, directory, or ""
+	Namespace string   `json:"namespace,omitempty"`
+	Key       []byte   `json:"key,omitempty"`
+	Text      string   `json:"text"`
+}
+
+// reportVersion is the version of the JSON form of Report.
+const reportVersion = 1
+
+// Report is the answer of Check.
+type Report struct {
+	Version    int             `json:"version"`
+	Layout     *Layout         `json:"layout,omitempty"` // nil when the superblocks do not tell
+	LastGen    uint64          `json:"last_generation"`
+	MarkGen    uint64          `json:"mark_generation"` // the highest generation that a device proves
+	Usage      Usage           `json:"usage"`
+	FreeBytes  int64           `json:"free_bytes"`
+	Namespaces []NamespaceInfo `json:"namespaces"`
+	Findings   []Finding       `json:"findings"`
+}
+
+// Clean reports whether nothing is wrong.
+func (r *Report) Clean() bool {
+	for _, f := range r.Findings {
+		if f.Severity != SevNote {
+			return false
+		}
+	}
+	return true
+}
+
+// Faults is the number of errors.
+func (r *Report) Faults() (n int) {
+	for _, f := range r.Findings {
+		if f.Severity == SevError {
+			n++
+		}
+	}
+	return n
+}
+
+func (r *Report) add(sev Severity, area, target string, err error) {
+	r.Findings = append(r.Findings, Finding{Severity: sev, Area: area, Target: target, Text: err.Error()})
+}
+
+// Check looks at everything that the store's promises rest on: each superblock
+// copy, the identities, the commit marks, every metadata record, that no two
+// objects overlap, and what follows from them. It changes nothing, goes on after
+// a fault as far as that makes sense, and reports what it saw. An error means
+// that it could not run: a device or the database cannot be read, or has an owner.
+func Check(ctx context.Context, o Options) (*Report, error) {
+	o.fill()
+	o.ReadOnly = true
+	r := &Report{Version: reportVersion, Namespaces: []NamespaceInfo{}, Findings: []Finding{}}
+	if err := r.supers(ctx, o.Devices); err != nil {
+		return nil, err
+	}
+	if r.Faults() > 0 {
+		return r, nil
+	}
+	p, err := examine(ctx, o.Devices, o.Meta)
+	if err != nil {
+		return r.fault(err, "identity", o.Meta.Dir)
+	}
+	r.Layout, r.MarkGen = &p.layout, p.top.Gen
+	if p.readOnly != nil {
+		r.add(SevWarning, "superblock", "", p.readOnly)
+	}
+	s := newStore(o, p)
+	defer s.abandon(ctx)
+	if err := s.loadWith(ctx, p, r.record(s)); err != nil {
+		return r.fault(err, "metadata", o.Meta.Dir)
+	}
+	r.LastGen = s.db.Header().LastGen
+	if s.db.Header().LastGen > p.top.Gen {
+		r.Findings = append(r.Findings, Finding{Severity: SevNote, Area: "marks",
+			Text: "the last round is not covered by a commit mark: the store was not closed, or nothing was written since"})
+	}
+	for _, st := range s.ns {
+		u := st.usage()
+		r.Namespaces = append(r.Namespaces, NamespaceInfo{st.name, st.layout, u})
+	}
+	sortNamespaces(r.Namespaces)
+	r.Usage = s.Usage()
+	r.FreeBytes = p.layout.PoolBytes - r.Usage.SlotBytes
+	return r, nil
+}
+
+// fault turns a refusal into a finding; anything else means Check could not run.
+func (r *Report) fault(err error, area, target string) (*Report, error) {
+	if IsRefusal(err) || errors.Is(err, ErrNotFound) || errors.Is(err, ErrNotSupported) {
+		r.add(SevError, area, target, err)
+		return r, nil
+	}
+	return nil, err
+}
+
+// supers looks at every superblock copy of every device.
+func (r *Report) supers(ctx context.Context, devs []driver.Device) error {
+	for _, d := range devs {
+		io, err := newBlockIO(d)
+		if err != nil {
+			return err
+		}
+		q, err := io.readSupers(ctx)
+		io.close()
+		target := d.Info().Target
+		if err != nil {
+			if _, err := r.fault(err, "superblock", target); err != nil {
+				return err
+			}
+			continue
+		}
+		for _, n := range q.notes {
+			r.Findings = append(r.Findings, Finding{Severity: SevWarning, Area: "superblock", Target: target, Text: n})
+		}
+	}
+	return nil
+}
+
+// record collects what is wrong with single objects.
+func (r *Report) record(s *Store) func(uint32, []byte, *meta.Record) error {
+	return func(nsID uint32, key []byte, rec *meta.Record) error {
+		err := s.loadRecord(nsID, key, rec)
+		if err == nil {
+			return nil
+		}
+		if !isCorrupt(err) {
+			return err
+		}
+		f := Finding{Severity: SevError, Area: "object", Key: append([]byte(nil), key...), Text: err.Error()}
+		if ns := s.nsByID[nsID]; ns != nil {
+			f.Namespace = ns.name
+		}
+		r.Findings = append(r.Findings, f)
+		if len(r.Findings) >= maxFindings {
+			return base.Errorf("check", "store", ErrCorrupt, "more than %d faults", maxFindings)
+		}
+		return nil
+	}
+}
+
+// maxFindings bounds a report.
+const maxFindings = 100000
