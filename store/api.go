@@ -156,22 +156,24 @@ type ObjectInfo struct {
 	Devices    []int // devices that hold a part of it
 }
 
-// PutItem is one entry of PutBatch; Err is its answer.
+// PutItem is one entry of PutBatch; Generation and Err are its answer.
 type PutItem struct {
 	Key   []byte
 	Value Buffers
 	PutOptions
-	Err error
+	Generation uint64 // its place in the commit order, 0 on an error
+	Err        error
 }
 
-// GetItem is one entry of GetBatch; N, Size and Err are its answer.
+// GetItem is one entry of GetBatch; N, Size, Generation and Err are its answer.
 type GetItem struct {
 	Key []byte
 	Dst Buffers
 	GetOptions
-	N    int64 // bytes written to Dst
-	Size int64 // size of the whole value
-	Err  error
+	N          int64  // bytes written to Dst
+	Size       int64  // size of the whole value
+	Generation uint64 // of the version read
+	Err        error
 }
 
 // Usage of a namespace or of the whole store. Relaxed objects are included.

@@ -7,7 +7,6 @@ import (
 
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/internal/base"
-	"github.com/ugds-store/ugds/meta"
 )
 
 // held is a version that a reader holds.
@@ -150,7 +149,7 @@ func (n *Namespace) GetBatch(ctx context.Context, items []GetItem) {
 	gets := make([]*getItem, 0, len(items))
 	for i := range items {
 		gi := &items[i]
-		gi.N, gi.Size = 0, 0
+		gi.N, gi.Size, gi.Generation = 0, 0, 0
 		if gi.Err = err; gi.Err == nil {
 			gi.Err = firstErr(checkKey("get", gi.Key), gi.Dst.check("get"))
 		}
@@ -185,7 +184,7 @@ func (n *Namespace) readAll(ctx context.Context, gets []*getItem) {
 			continue
 		}
 		if g.gi.Err = n.drop(g.h, base.Wrap("get", keyText(g.gi.Key), g.it.err)); g.gi.Err == nil {
-			g.gi.N = g.it.n
+			g.gi.N, g.gi.Generation = g.it.n, g.h.v.gen
 			n.s.events.accessed(n.ns.name, g.gi.Key, &g.h.v)
 		}
 	}
@@ -379,9 +378,4 @@ func (n *Namespace) info(key []byte) (ObjectInfo, bool) {
 	}
 	return ObjectInfo{Key: bytes.Clone(key), Size: v.length, SlotBytes: v.slotBytes(), Generation: v.gen,
 		Durable: !volatile, CRC32C: v.crc, HasCRC: !v.noCRC, Devices: extentsOf(v.exts)}, true
-}
-
-// fromRecord is the version that a metadata record describes.
-func fromRecord(r *meta.Record) version {
-	return version{gen: r.Gen, length: r.Length, crc: r.CRC, noCRC: r.Flags&meta.FlagNoChecksum != 0}
 }

@@ -147,11 +147,12 @@ func (s *Store) stale(o *op) error {
 }
 
 // enqueue gives a finished operation its place in the commit order. A relaxed
-// one becomes visible here. On error nothing happened; the caller gives the
-// extents back and decides the operation.
-func (s *Store) enqueue(o *op) error {
+// one becomes visible here. next and stamps are those of a put. On error nothing
+// happened; the caller gives the extents back and decides the operation.
+func (s *Store) enqueue(o *op, next version, stamps []stamp) error {
 	o.sh.mu.Lock()
 	s.q.mu.Lock()
+	o.next, o.stamps = next, stamps // under sh.mu: readers find the operation in sh.busy
 	err := s.enqueueLocked(o)
 	s.q.mu.Unlock()
 	o.sh.mu.Unlock()

@@ -101,12 +101,15 @@ func (n *Namespace) PutBatch(ctx context.Context, items []PutItem) {
 	}
 	flush()
 	for _, p := range queued {
-		p.pi.Err = p.op.wait(ctx, "put", keyText(p.op.key))
+		if p.pi.Err = p.op.wait(ctx, "put", keyText(p.op.key)); p.pi.Err != nil {
+			p.pi.Generation = 0
+		}
 	}
 }
 
 // newPut checks an item; nil when it has its answer already.
 func (n *Namespace) newPut(pi *PutItem) *putItem {
+	pi.Generation = 0
 	pi.Err = checkKey("put", pi.Key)
 	if pi.Err == nil {
 		pi.Err = pi.Value.check("put")
@@ -178,10 +181,10 @@ func firstErr(a, b error) error {
 func (s *Store) finishPut(p *putItem) bool {
 	err := p.it.err
 	if err == nil {
-		p.op.next, p.op.stamps = p.it.v, p.it.stamps
-		err = s.enqueue(p.op)
+		err = s.enqueue(p.op, p.it.v, p.it.stamps)
 	}
 	if err == nil {
+		p.pi.Generation = p.op.gen
 		return true
 	}
 	s.giveBack(&p.it.v)
@@ -323,7 +326,7 @@ func (n *Namespace) deleteOne(ctx context.Context, key []byte, o DeleteOptions) 
 	if err := n.s.claimWait(ctx, d, false); err != nil {
 		return nil, err
 	}
-	if err := n.s.enqueue(d); err != nil {
+	if err := n.s.enqueue(d, version{}, nil); err != nil {
 		err = base.Wrap("delete", keyText(key), err)
 		n.s.decide(d, err)
 		return nil, err
