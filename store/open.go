@@ -190,7 +190,11 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		s.setReadOnly(firstErr(p.readOnly, base.Errorf("change", "store", ErrReadOnly, "it was opened for reading")))
 		return s, nil
 	}
-	if err := s.raiseEpoch(ctx, p); err != nil {
+	err = s.reopenMeta(ctx)
+	if err == nil {
+		err = s.raiseEpoch(ctx, p)
+	}
+	if err != nil {
 		s.abandon(ctx)
 		return nil, err
 	}
@@ -238,20 +242,13 @@ func (s *Store) loadWith(ctx context.Context, p *opening, each func(uint32, []by
 	if s.stage, err = newStaging(s.opts.StagingBytes, s.devs); err != nil {
 		return err
 	}
-	mo := s.opts.Meta
-	mo.ReadOnly = s.opts.ReadOnly
-	user := mo.OnEvent
-	mo.OnEvent = func(e meta.Event) {
-		s.events.emit(Event{Kind: EventMeta, Err: metaEvent(e)})
-		if user != nil {
-			user(e)
-		}
-	}
-	if s.db, err = meta.Open(mo); err != nil {
-		return base.Wrap("open", "metadata", err)
+	// Everything is judged on a read-only database, since one that is opened for
+	// writing is changed by that alone.
+	if err := s.openMeta(true); err != nil {
+		return err
 	}
 	h := s.db.Header()
-	if err := p.checkHeader(h, mo.Dir); err != nil {
+	if err := p.checkHeader(h, s.opts.Meta.Dir); err != nil {
 		return err
 	}
 	names, err := s.db.Namespaces()
@@ -266,6 +263,37 @@ func (s *Store) loadWith(ctx context.Context, p *opening, each func(uint32, []by
 	s.space.mark = p.top.Gen
 	s.marks.owed.Store(h.LastGen > p.top.Gen)
 	return s.db.Scan(ctx, each)
+}
+
+// openMeta opens the database.
+func (s *Store) openMeta(readOnly bool) (err error) {
+	o := s.opts.Meta
+	o.ReadOnly = readOnly
+	user := o.OnEvent
+	o.OnEvent = func(e meta.Event) {
+		s.events.emit(Event{Kind: EventMeta, Err: metaEvent(e)})
+		if user != nil {
+			user(e)
+		}
+	}
+	s.db, err = meta.Open(o)
+	return base.Wrap("open", "metadata", err)
+}
+
+// reopenMeta opens the database for writing, after it was found right.
+func (s *Store) reopenMeta(ctx context.Context) error {
+	h := s.db.Header()
+	if err := s.db.Close(ctx); err != nil {
+		return base.Wrap("open", "metadata", err)
+	}
+	s.db = nil
+	if err := s.openMeta(false); err != nil {
+		return err
+	}
+	if now := s.db.Header(); now != h {
+		return base.Errorf("open", s.opts.Meta.Dir, ErrMismatch, "the metadata changed while it was opened: %+v, then %+v", h, now)
+	}
+	return nil
 }
 
 // metaEvent puts an event of the metadata into words.
