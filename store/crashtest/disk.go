@@ -129,6 +129,9 @@ func startDisk(lab *Lab, opts DiskOptions, visible, stable *media, open, late []
 	lab.mu.Lock()
 	d.index = len(lab.disks)
 	lab.disks = append(lab.disks, d)
+	for opts.Immediate && len(d.late) > 0 {
+		d.landLate()
+	}
 	lab.mu.Unlock()
 	if opts.Immediate {
 		close(d.stopped)

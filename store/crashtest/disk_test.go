@@ -292,7 +292,7 @@ func TestHostCutKeepsCache(t *testing.T) {
 	}
 	landed, missing, lost := 0, 0, 0
 	for seed := range uint64(100) {
-		e, out := im.Draw(CutHost, rand.New(rand.NewPCG(seed, 2)), nil, nil)
+		e, out := im.Draw(CutHost, rand.New(rand.NewPCG(seed, 2)), nil, func(o *DiskOptions) { o.Pace = Pace{} })
 		if out.Total() != im.Open() {
 			t.Fatalf("%d outcomes of %d writes", out.Total(), im.Open())
 		}

@@ -74,6 +74,7 @@ func (im *DiskImage) Draw(cut Cut, rng *rand.Rand, lab *Lab, change func(*DiskOp
 	opts := im.opts
 	if change != nil {
 		change(&opts)
+		opts.defaults()
 	}
 	if cut == CutAll || cut == CutSSD {
 		m := im.stable.clone()

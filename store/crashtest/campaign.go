@@ -1,0 +1,176 @@
+package crashtest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+)
+
+// Config is what a campaign is asked to do.
+type Config struct {
+	Seed      uint64 // of the first workload; the next ones follow
+	Cuts      int    // stop when that many cuts were checked
+	Lanes     int    // workloads at a time; default 2
+	StopAfter int    // violations; default 1
+	// Tune changes the setup of each workload, for tests.
+	Tune func(*Setup)
+	// Artifacts is where failing images are kept; "" keeps none.
+	Artifacts string
+	// Log hears of progress and failures; nil is silent.
+	Log func(format string, args ...any)
+}
+
+// Result is what a campaign found.
+type Result struct {
+	Seed, LastSeed uint64
+	Cuts           int
+	Points         int // distinct (seed, write index) pairs
+	Workloads      int
+	Ops            int
+	Differ         int // images other than "all landed"
+	ByCut          [4]int
+	PowerCuts      int // disks that lost power under a living process
+	ByState        [NumStates]int
+	Unresolved     []int // of each image
+	Outcome        Outcome
+	Violations     []string
+	FirstAt        int // number of the cut that found the first violation
+	FirstSeed      uint64
+}
+
+// campaign runs workloads until the cuts are done.
+type campaign struct {
+	cfg Config
+
+	mu   sync.Mutex
+	next uint64
+	res  Result
+}
+
+// Run lives workloads, one seed after the other, and checks the cuts of each.
+func Run(ctx context.Context, cfg Config) *Result {
+	if cfg.Lanes == 0 {
+		cfg.Lanes = 2
+	}
+	if cfg.StopAfter == 0 {
+		cfg.StopAfter = 1
+	}
+	if cfg.Log == nil {
+		cfg.Log = func(string, ...any) {}
+	}
+	c := &campaign{cfg: cfg, next: cfg.Seed}
+	c.res.Seed = cfg.Seed
+	var wg sync.WaitGroup
+	for range cfg.Lanes {
+		wg.Go(func() {
+			for seed, ok := c.take(ctx); ok; seed, ok = c.take(ctx) {
+				c.workload(ctx, seed)
+			}
+		})
+	}
+	wg.Wait()
+	return &c.res
+}
+
+func (c *campaign) take(ctx context.Context) (uint64, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.res.Cuts >= c.cfg.Cuts || len(c.res.Violations) >= c.cfg.StopAfter || ctx.Err() != nil {
+		return 0, false
+	}
+	c.next++
+	c.res.Workloads++
+	c.res.LastSeed = c.next - 1
+	return c.next - 1, true
+}
+
+func (c *campaign) enough() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.res.Cuts >= c.cfg.Cuts || len(c.res.Violations) >= c.cfg.StopAfter
+}
+
+// workload lives one seed and checks its cuts.
+func (c *campaign) workload(ctx context.Context, seed uint64) {
+	set := NewSetup(seed)
+	if c.cfg.Tune != nil {
+		c.cfg.Tune(&set)
+	}
+	w := newWorld(set)
+	err := w.run(ctx)
+	if err != nil {
+		w.faults = append(w.faults, err.Error())
+	}
+	w.hist.assign(w.events)
+	c.mu.Lock()
+	c.res.Ops += len(w.hist.Ops)
+	c.res.PowerCuts += w.powerCuts
+	c.mu.Unlock()
+	for _, f := range w.faults {
+		c.violation(w, nil, 0, nil, f)
+	}
+	for _, sh := range w.shots {
+		for i := range sh.draws {
+			if c.enough() {
+				return
+			}
+			c.check(ctx, w, sh, i)
+		}
+		sh.disks, sh.draws = nil, nil
+	}
+}
+
+// check opens one cut and counts it.
+func (c *campaign) check(ctx context.Context, w *world, sh *shot, i int) {
+	im := sh.draw(w.set.Seed, i)
+	defer im.close()
+	violations := im.verify(ctx, w, sh, i)
+	c.mu.Lock()
+	r := &c.res
+	r.Cuts++
+	if i == 0 {
+		r.Points++
+	}
+	r.ByCut[im.cut]++
+	if im.differs {
+		r.Differ++
+	}
+	r.Unresolved = append(r.Unresolved, sh.unresolved)
+	r.Outcome.add(im.outcome)
+	for s := range NumStates {
+		if sh.states.Has(s) {
+			r.ByState[s]++
+		}
+	}
+	c.mu.Unlock()
+	for _, v := range violations {
+		c.violation(w, sh, i, im, v)
+	}
+}
+
+// violation reports one, and keeps the image of the first of each cut.
+func (c *campaign) violation(w *world, sh *shot, i int, im *image, text string) {
+	where := fmt.Sprintf("seed %d", w.set.Seed)
+	if sh != nil {
+		where += fmt.Sprintf(", write index %d, draw %d (%s, %s, %v; metadata %d %%)", sh.step, i, im.cut, sh.phase, im.outcome, im.percent)
+	}
+	c.mu.Lock()
+	first := len(c.res.Violations) == 0
+	if first {
+		c.res.FirstAt, c.res.FirstSeed = c.res.Cuts, w.set.Seed
+	}
+	c.res.Violations = append(c.res.Violations, where+": "+text)
+	c.mu.Unlock()
+	c.cfg.Log("VIOLATION %s: %s", where, text)
+}
+
+// MedianUnresolved is the median of the unresolved writes and records an image.
+func (r *Result) MedianUnresolved() int {
+	if len(r.Unresolved) == 0 {
+		return 0
+	}
+	s := slices.Clone(r.Unresolved)
+	slices.Sort(s)
+	return s[len(s)/2]
+}

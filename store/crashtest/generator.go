@@ -1,0 +1,226 @@
+package crashtest
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/ugds-store/ugds/internal/base"
+)
+
+// Setup is everything about a workload that its seed decides.
+type Setup struct {
+	Seed      uint64
+	Disks     int
+	BlockSize int64
+	SlabBytes int64
+	Discard   bool
+	Depth     int
+	Pace      Pace
+	FreeSlabs int64 // slabs left free by the fillers, on all disks together
+	RoundAge  time.Duration
+	IdleMark  time.Duration
+	Incidents []Incident
+	Workers   int
+	Ops       int // actions of all workers together
+	Keys      int // of each worker
+	Draws     int // cuts drawn from one shot
+	MaxShots  int
+}
+
+// Incident is something that happens to a living process.
+type Incident struct {
+	Meta    bool // the metadata disk dies; else a disk loses power
+	Disk    int
+	After   int64 // steps of the run
+	OnFlush bool  // wait for the next flush that is submitted
+}
+
+// NewSetup draws the setup of a seed.
+func NewSetup(seed uint64) Setup {
+	rng := rand.New(rand.NewPCG(seed, 0x5e70))
+	pick := func(v ...int64) int64 { return v[rng.IntN(len(v))] }
+	s := Setup{
+		Seed: seed, Disks: 1 + rng.IntN(3), BlockSize: pick(512, 4096), SlabBytes: 64 * base.KiB,
+		Discard: rng.IntN(4) > 0, Depth: int(pick(4, 16, 64)),
+		Pace:      Pace{Pause: time.Duration(pick(20, 80, 200)) * time.Microsecond, PausePer16: int(pick(1, 3, 6)), Hold: int(pick(1, 3, 8))},
+		FreeSlabs: pick(12, 20, 32, 48),
+		RoundAge:  time.Duration(pick(2, 10, 50)) * time.Millisecond,
+		IdleMark:  time.Duration(pick(1, 1, 5)) * time.Millisecond,
+		Workers:   3 + rng.IntN(4), Ops: 320 + rng.IntN(120), Keys: 5 + rng.IntN(5),
+		Draws: 4, MaxShots: 400,
+	}
+	for range rng.IntN(4) * rng.IntN(2) { // none in five of eight
+		s.Incidents = append(s.Incidents, Incident{Disk: rng.IntN(3), After: rng.Int64N(1200), OnFlush: rng.IntN(2) == 0})
+	}
+	if rng.IntN(4) == 0 {
+		s.Incidents = append(s.Incidents, Incident{Meta: true, After: 300 + rng.Int64N(1500)})
+	}
+	return s
+}
+
+type actionKind uint8
+
+const (
+	actPut actionKind = iota
+	actDelete
+	actGet
+	actGetAny
+	actBatch
+	actLease
+	actLeaseRead
+	actRelease
+	actFlush
+	actList
+	actWave // fill slabs with values of one size, and empty them
+	actReopen
+)
+
+// action is one thing that a worker does. It depends on the seed alone.
+type action struct {
+	kind    actionKind
+	keys    []int
+	sizes   []int64
+	relaxed bool
+	replace bool
+	region  bool          // from registered memory
+	timeout time.Duration // 0 for none
+}
+
+// waveKeys is how many keys a wave fills.
+const waveKeys = 6
+
+// plan is the actions of every worker.
+type plan struct {
+	workers [][]action
+	keys    int // of all workers
+}
+
+// worker numbers: keys of worker w are [w*perWorker, (w+1)*perWorker); the last
+// waveKeys of them belong to waves.
+func newPlan(s Setup) plan {
+	per := s.Keys + waveKeys
+	p := plan{keys: s.Workers * per}
+	for w := range s.Workers {
+		rng := rand.New(rand.NewPCG(s.Seed, uint64(w)+1))
+		g := &generator{rng: rng, first: w * per, keys: s.Keys, all: p.keys, puts: map[int]int64{}}
+		var list []action
+		for len(list) < s.Ops/s.Workers+1 {
+			list = append(list, g.next()...)
+		}
+		p.workers = append(p.workers, list)
+	}
+	return p
+}
+
+type generator struct {
+	rng         *rand.Rand
+	first, keys int
+	all         int
+	puts        map[int]int64
+}
+
+func (g *generator) key() int { return g.first + g.rng.IntN(g.keys) }
+
+// size draws a size for the next put of a key. Consecutive puts of a key differ
+// in size, so that events can be told apart.
+func (g *generator) size(key int, near int64) int64 {
+	n := near
+	if n == 0 {
+		switch p := g.rng.IntN(100); {
+		case p < 3:
+			n = 0
+		case p < 30:
+			n = 1 + g.rng.Int64N(4096)
+		case p < 60:
+			n = 4096 + g.rng.Int64N(12*base.KiB)
+		case p < 78:
+			n = 16*base.KiB + g.rng.Int64N(16*base.KiB)
+		case p < 92:
+			n = 33*base.KiB + g.rng.Int64N(31*base.KiB)
+		default:
+			n = 66*base.KiB + g.rng.Int64N(100*base.KiB)
+		}
+	}
+	g.puts[key]++
+	return n&^7 + g.puts[key]%8
+}
+
+func (g *generator) next() []action {
+	rng := g.rng
+	one := func(k actionKind, key int) []action { return []action{{kind: k, keys: []int{key}}} }
+	switch p := rng.IntN(100); {
+	case p < 40:
+		return []action{g.put(g.key())}
+	case p < 52:
+		a := action{kind: actDelete, keys: []int{g.key()}, relaxed: rng.IntN(3) == 0}
+		if rng.IntN(12) == 0 {
+			a.timeout = time.Duration(1+rng.IntN(300)) * time.Microsecond
+		}
+		return []action{a}
+	case p < 60:
+		return one(actGet, g.key())
+	case p < 66:
+		return one(actGetAny, rng.IntN(g.all))
+	case p < 74:
+		return []action{g.batch()}
+	case p < 79:
+		return g.lease()
+	case p < 82:
+		return []action{{kind: actFlush}}
+	case p < 84:
+		return []action{{kind: actList}}
+	}
+	return g.wave()
+}
+
+func (g *generator) put(key int) action {
+	a := action{kind: actPut, keys: []int{key}, sizes: []int64{g.size(key, 0)}, relaxed: g.rng.IntN(2) == 0,
+		replace: g.rng.IntN(5) > 0, region: g.rng.IntN(2) == 0}
+	if g.rng.IntN(10) == 0 {
+		a.timeout = time.Duration(1+g.rng.IntN(400)) * time.Microsecond
+		a.replace, a.region = true, false
+	}
+	return a
+}
+
+func (g *generator) batch() action {
+	a := action{kind: actBatch, relaxed: g.rng.IntN(2) == 0, replace: true}
+	for _, i := range g.rng.Perm(g.keys)[:min(g.keys, 2+g.rng.IntN(3))] {
+		a.keys = append(a.keys, g.first+i)
+		a.sizes = append(a.sizes, g.size(g.first+i, 0))
+	}
+	return a
+}
+
+// lease holds a key across a replace or a delete of it.
+func (g *generator) lease() []action {
+	k := g.key()
+	out := []action{{kind: actLease, keys: []int{k, g.key()}}}
+	for range 1 + g.rng.IntN(2) {
+		if g.rng.IntN(3) == 0 {
+			out = append(out, action{kind: actDelete, keys: []int{k}, relaxed: g.rng.IntN(2) == 0})
+		} else {
+			p := g.put(k)
+			p.replace = true
+			out = append(out, p)
+		}
+		out = append(out, action{kind: actLeaseRead})
+	}
+	return append(out, g.put(g.key()), action{kind: actLeaseRead}, action{kind: actRelease})
+}
+
+// wave fills one or two slabs with values of one size and deletes them again,
+// so that slabs return and are cut for another class.
+func (g *generator) wave() []action {
+	size := []int64{9 * base.KiB, 15 * base.KiB, 21 * base.KiB, 31 * base.KiB, 60 * base.KiB}[g.rng.IntN(5)]
+	relaxed := g.rng.IntN(2) == 0
+	fill := action{kind: actBatch, relaxed: relaxed, replace: true}
+	var out []action
+	for i := range waveKeys {
+		k := g.first + g.keys + i
+		fill.keys = append(fill.keys, k)
+		fill.sizes = append(fill.sizes, g.size(k, size))
+		out = append(out, action{kind: actDelete, keys: []int{k}, relaxed: relaxed || g.rng.IntN(4) > 0})
+	}
+	return append([]action{fill}, out...)
+}

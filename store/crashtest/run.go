@@ -1,0 +1,126 @@
+package crashtest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/store"
+)
+
+// fillerBytes is the largest value that only takes space.
+const fillerBytes = 8 * base.MiB
+
+// run lives the whole life of a world: format, open, a random workload with its
+// incidents, close. Shots are kept on the way.
+func (w *world) run(ctx context.Context) error {
+	defer w.end()
+	if err := w.format(ctx); err != nil {
+		return fmt.Errorf("format: %w", err)
+	}
+	if err := w.open(ctx); err != nil {
+		return fmt.Errorf("open: %w", err)
+	}
+	w.setPhase(PhaseSetup)
+	if err := w.fill(ctx); err != nil {
+		return fmt.Errorf("fill: %w", err)
+	}
+	w.setPhase(PhaseRun)
+	p := newPlan(w.set)
+	half := w.set.Seed%2 == 0
+	if half {
+		w.work(ctx, p, 0, 2)
+		if !w.dead() {
+			if err := w.reopen(ctx); err != nil {
+				return err
+			}
+		}
+		w.work(ctx, p, 1, 2)
+	} else {
+		w.work(ctx, p, 0, 1)
+	}
+	w.judgeLive(ctx)
+	if err := w.close(ctx); err != nil && !w.dead() {
+		return fmt.Errorf("close: %w", err)
+	}
+	return nil
+}
+
+// work lets every worker do its part-th share of the plan.
+func (w *world) work(ctx context.Context, p plan, part, parts int) {
+	var wg sync.WaitGroup
+	for _, list := range p.workers {
+		n := len(list)
+		wg.Go(func() { w.runWorker(ctx, list[n*part/parts:n*(part+1)/parts]) })
+	}
+	wg.Wait()
+}
+
+func (w *world) reopen(ctx context.Context) error {
+	if err := w.close(ctx); err != nil {
+		if w.dead() { // it died in between
+			return nil
+		}
+		return fmt.Errorf("close: %w", err)
+	}
+	if err := w.open(ctx); err != nil {
+		return fmt.Errorf("reopen: %w", err)
+	}
+	return nil
+}
+
+// fill takes most of the space, so that the workload is short of it.
+func (w *world) fill(ctx context.Context) error {
+	zeros := make([]byte, fillerBytes)
+	slab := w.set.SlabBytes
+	for i := 0; ; i++ {
+		free := w.st.Stats().Space.FreeSlab
+		n := min(fillerBytes, (free/slab-w.set.FreeSlabs)*slab)
+		if n <= 0 {
+			return w.st.Flush(ctx)
+		}
+		err := w.ns[0].Put(ctx, fmt.Appendf(nil, "filler-%04d", i), store.Bytes(zeros[:n]),
+			store.PutOptions{Durability: store.Relaxed, NoChecksum: true})
+		if err != nil {
+			return err
+		}
+		w.fillers++
+		w.fillerSum += n
+	}
+}
+
+// judgeLive compares the living store with the history, when nothing is in
+// flight: after a disk lost power this is where withdrawal shows.
+func (w *world) judgeLive(ctx context.Context) {
+	if err := w.st.Flush(ctx); err != nil && !w.dead() {
+		w.fault("flush at the end: %v", err)
+		return
+	}
+	w.sub.Close()
+	w.following.Wait()
+	h, now := w.settled()
+	if w.dead() {
+		return // what a commit of unknown outcome did is only known at the next open
+	}
+	r, faults := readStore(ctx, w.st, h)
+	for _, f := range append(faults, h.judge(&r.Recovered, now)...) {
+		w.fault("the living store: %s", f)
+	}
+	if r.fillers != w.fillers {
+		w.fault("the living store has %d fillers of %d", r.fillers, w.fillers)
+	}
+}
+
+// settled is the history with its generations, and the present step.
+func (w *world) settled() (*History, int64) {
+	var h *History
+	var now int64
+	w.lab.Locked(func() {
+		for _, f := range w.hist.assign(w.events) {
+			w.faultLocked("%s", f)
+		}
+		h, now = w.hist, w.lab.index
+	})
+	return h, now
+}

@@ -1,0 +1,231 @@
+package crashtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+
+	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/meta"
+	"github.com/ugds-store/ugds/meta/metatest"
+	"github.com/ugds-store/ugds/store"
+)
+
+// image is one cut, drawn: what a machine would find when it starts again.
+type image struct {
+	cut     Cut
+	lab     *Lab
+	disks   []*Disk
+	meta    *metatest.FS
+	outcome Outcome // of the writes of the disks
+	records int     // unsynced metadata that the cut may have lost
+	differs bool    // from "everything landed"
+	percent int
+	saved   *savedImage // what to keep of it if it fails
+}
+
+// draw makes image i of a shot. Drawing it again gives the same.
+func (sh *shot) draw(seed uint64, i int) *image {
+	rng := rand.New(rand.NewPCG(seed^uint64(sh.step)<<20, uint64(i)))
+	im := &image{cut: CutAll, lab: new(Lab), meta: sh.draws[i].fs, percent: sh.draws[i].percent}
+	switch {
+	case sh.metaDead && i%2 == 0:
+		im.cut = CutMeta
+	case i%4 == 3:
+		im.cut = CutHost
+	}
+	fast := func(o *DiskOptions) {
+		o.Immediate = true
+		o.Seed = rng.Uint64()
+	}
+	im.saved = &savedImage{meta: im.meta.Clone(rng, 100)}
+	for _, d := range sh.disks {
+		disk, out := d.Draw(im.cut, rng, im.lab, fast)
+		im.disks = append(im.disks, disk)
+		im.outcome.add(out)
+		im.saved.disks = append(im.saved.disks, savedDisk{disk.opts, disk.visible.clone()})
+	}
+	im.differs = im.outcome.Differs()
+	return im
+}
+
+func (im *image) close() {
+	for _, d := range im.disks {
+		_ = d.Close(context.Background())
+	}
+}
+
+func (im *image) options() store.Options {
+	o := store.Options{Meta: meta.Options{Dir: metaDir, FS: im.meta}, StagingBytes: 4 * base.MiB, Discard: true}
+	for _, d := range im.disks {
+		o.Devices = append(o.Devices, d)
+	}
+	return o
+}
+
+// contents is what a store holds.
+type contents struct {
+	Recovered
+	fillers int
+	slots   int64
+}
+
+// readStore reads every object of a store and finds out whose value it is.
+func readStore(ctx context.Context, s *store.Store, h *History) (*contents, []string) {
+	r := &contents{Recovered: Recovered{LastGen: s.Stats().LastGen, Objects: map[int]Object{}}}
+	ops := map[int][]*Op{}
+	for _, o := range h.Ops {
+		ops[o.Key] = append(ops[o.Key], o)
+	}
+	var faults []string
+	for parity, name := range nsNames {
+		n, err := s.Namespace(ctx, name, store.NamespaceOptions{})
+		if errors.Is(err, store.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return r, append(faults, fmt.Sprintf("I1: namespace %s: %v", name, err))
+		}
+		for info, err := range n.List(ctx, store.ListOptions{}) {
+			if err != nil {
+				return r, append(faults, fmt.Sprintf("I1: list of %s: %v", name, err))
+			}
+			r.slots += info.SlotBytes
+			if strings.HasPrefix(string(info.Key), "filler-") {
+				r.fillers++
+				continue
+			}
+			key := keyNumber(info.Key)
+			if key < 0 || key%2 != parity {
+				faults = append(faults, fmt.Sprintf("I1: a key that was never put: %q in %s", info.Key, name))
+				continue
+			}
+			b, err := n.GetBytes(ctx, info.Key, store.GetOptions{})
+			if err != nil {
+				faults = append(faults, fmt.Sprintf("I1: key %d is listed and does not read: %v", key, err))
+			}
+			r.Objects[key] = identify(b, err, info, ops[key], h.Seed)
+		}
+	}
+	return r, faults
+}
+
+// identify finds the operation whose value b is; ID 0 if it is nobody's.
+func identify(b []byte, err error, info store.ObjectInfo, ops []*Op, seed uint64) Object {
+	obj := Object{Size: info.Size, Gen: info.Generation}
+	for _, o := range ops {
+		if err == nil && o.Kind == KindPut && o.Size == int64(len(b)) && isValue(b, seed, o) {
+			// Values too short to name their operation may be alike.
+			if obj.ID = o.ID; o.Gen == 0 || o.Gen == info.Generation {
+				break
+			}
+		}
+	}
+	return obj
+}
+
+// verify opens an image, sweeps it, and compares it with the history.
+func (im *image) verify(ctx context.Context, w *world, sh *shot, i int) (violations []string) {
+	complain := func(format string, args ...any) {
+		violations = append(violations, fmt.Sprintf(format, args...))
+	}
+	s, err := store.Open(ctx, im.options())
+	if err != nil {
+		if !sh.formatted && (store.IsRefusal(err) || errors.Is(err, store.ErrNotFound)) {
+			return nil
+		}
+		return []string{fmt.Sprintf("open: %v", err)}
+	}
+	r, faults := readStore(ctx, s, w.hist)
+	violations = append(violations, faults...)
+	violations = append(violations, w.hist.judge(&r.Recovered, sh.step)...)
+	if sh.phase != PhaseFormat && sh.fillers != r.fillers {
+		complain("I1: %d fillers of %d are there", r.fillers, sh.fillers)
+	}
+	if why := spaceFault(s, r); why != "" {
+		complain("I6: %s", why)
+	}
+	if err := s.ReadOnly(); err != nil && sh.formatted {
+		complain("the store opened read-only: %v", err)
+	}
+	which := (int(sh.step) + i) % 8
+	if which == 1 && len(violations) == 0 {
+		violations = append(violations, im.churn(ctx, s, w.hist, r)...)
+	}
+	if err := s.Close(ctx); err != nil {
+		complain("close: %v", err)
+	}
+	if which == 2 && len(violations) == 0 {
+		violations = append(violations, im.again(ctx, w.hist, r)...)
+	}
+	return violations
+}
+
+// spaceFault compares free space with what the live extents leave.
+func spaceFault(s *store.Store, r *contents) string {
+	sp := s.Stats().Space
+	if sp.Allocated != r.slots {
+		return fmt.Sprintf("%d bytes are allocated, the objects occupy %d", sp.Allocated, r.slots)
+	}
+	if sum := sp.Allocated + sp.FreeSlab + sp.FreeSlot + sp.Rest; sum != sp.Capacity {
+		return fmt.Sprintf("allocated and free are %d bytes of %d", sum, sp.Capacity)
+	}
+	return ""
+}
+
+// churn writes into the recovered store, so that space that is free and should
+// not be shows: nothing that was there may change.
+func (im *image) churn(ctx context.Context, s *store.Store, h *History, before *contents) (faults []string) {
+	n, err := s.Namespace(ctx, nsNames[0], store.NamespaceOptions{Create: true})
+	if err != nil {
+		return []string{fmt.Sprintf("churn: %v", err)}
+	}
+	var items []store.PutItem
+	for j := range 12 {
+		b := make([]byte, []int{3000, 9000, 20000, 40000}[j%4]+j)
+		for k := range b {
+			b[k] = byte(k) | 0x80
+		}
+		items = append(items, store.PutItem{Key: fmt.Appendf(nil, "filler-churn-%d", j), Value: store.Bytes(b)})
+	}
+	n.PutBatch(ctx, items)
+	for _, it := range items {
+		if it.Err != nil && !errors.Is(it.Err, store.ErrNoSpace) {
+			faults = append(faults, fmt.Sprintf("put into the recovered store: %v", it.Err))
+		}
+	}
+	after, more := readStore(ctx, s, h)
+	faults = append(faults, more...)
+	return append(faults, sameObjects(before, after, "I2: after new puts")...)
+}
+
+// again opens the image once more: the outcome must be the same from the first
+// open on.
+func (im *image) again(ctx context.Context, h *History, before *contents) []string {
+	s, err := store.Open(ctx, im.options())
+	if err != nil {
+		return []string{fmt.Sprintf("second open: %v", err)}
+	}
+	after, faults := readStore(ctx, s, h)
+	if err := s.Close(ctx); err != nil {
+		faults = append(faults, fmt.Sprintf("second close: %v", err))
+	}
+	return append(faults, sameObjects(before, after, "I1: at the second open")...)
+}
+
+func sameObjects(a, b *contents, when string) (faults []string) {
+	for k, x := range a.Objects {
+		if y := b.Objects[k]; y != x {
+			faults = append(faults, fmt.Sprintf("%s key %d is %+v, it was %+v", when, k, y, x))
+		}
+	}
+	if len(a.Objects) != len(b.Objects) {
+		faults = append(faults, fmt.Sprintf("%s there are %d objects, there were %d", when, len(b.Objects), len(a.Objects)))
+	}
+	return faults
+}
+
+var _ driver.Device = (*Disk)(nil)

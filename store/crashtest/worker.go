@@ -1,0 +1,369 @@
+package crashtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/store"
+)
+
+// worker is one goroutine of a workload. It is the only writer of its keys, so
+// it knows what each of them holds.
+type worker struct {
+	w      *world
+	ctx    context.Context
+	region *driver.Region
+	leases []heldLease
+}
+
+// heldLease is a lease and what its keys held when it was taken.
+type heldLease struct {
+	lease *store.Lease
+	keys  []int
+	want  []*Op // nil for absent
+	sure  []bool
+}
+
+// regionBytes is the registered memory of a worker; larger values are staged.
+const regionBytes = 192 * base.KiB
+
+// runWorker does the actions. The store stays open.
+func (w *world) runWorker(ctx context.Context, list []action) {
+	k := &worker{w: w, ctx: ctx}
+	r, err := driver.AllocRegion(regionBytes, "crash laboratory")
+	if err != nil {
+		w.fault("memory of a worker: %v", err)
+		return
+	}
+	k.region = r
+	for _, a := range list {
+		k.do(a)
+	}
+	for len(k.leases) > 0 {
+		k.release()
+	}
+	if err := r.Close(); err != nil {
+		w.fault("the region of an idle worker: %v", err)
+	}
+}
+
+func (k *worker) do(a action) {
+	switch a.kind {
+	case actPut:
+		k.put(a)
+	case actDelete:
+		k.delete(a)
+	case actGet, actGetAny:
+		k.get(a.keys[0])
+	case actBatch:
+		k.batch(a)
+	case actLease:
+		k.lease(a.keys)
+	case actLeaseRead:
+		k.readLeases()
+	case actRelease:
+		k.release()
+	case actFlush:
+		k.flush()
+	case actList:
+		k.list()
+	}
+}
+
+func (k *worker) ns(key int) *store.Namespace { return k.w.ns[key%2] }
+
+// last is the operation on the key that was called last, and whether what the
+// key holds follows from it for certain.
+func (k *worker) last(key int) (o *Op, sure bool) {
+	k.w.lab.Locked(func() { o, sure = k.w.lastLocked(key) })
+	return o, sure
+}
+
+func (w *world) lastLocked(key int) (o *Op, sure bool) {
+	sure = !w.failed && !w.metaDead
+	for i := len(w.hist.Ops) - 1; i >= 0; i-- {
+		if c := w.hist.Ops[i]; c.Key == key && c.Fate != FateFailed {
+			return c, sure && c.Fate == FateOK
+		}
+	}
+	return nil, sure
+}
+
+func durability(relaxed bool) store.Durability {
+	if relaxed {
+		return store.Relaxed
+	}
+	return store.Sync
+}
+
+func (k *worker) deadline(d time.Duration) (context.Context, context.CancelFunc) {
+	if d == 0 {
+		return k.ctx, func() {}
+	}
+	return context.WithTimeout(k.ctx, d)
+}
+
+func (k *worker) put(a action) {
+	key, size := a.keys[0], a.sizes[0]
+	prev, sure := k.last(key)
+	ctx, cancel := k.deadline(a.timeout)
+	defer cancel()
+	replace := a.replace || prev != nil && prev.Fate == FateUnknown
+	o := k.w.begin(KindPut, key, size, a.relaxed)
+	var v store.Buffers
+	if a.region && size <= regionBytes {
+		b := k.region.Bytes(0, size)
+		fillValue(b, k.w.set.Seed, o.ID)
+		v = store.InRegion(k.region, 0, size)
+	} else {
+		b := make([]byte, size)
+		fillValue(b, k.w.set.Seed, o.ID)
+		v = store.Bytes(b)
+	}
+	err := k.ns(key).Put(ctx, keyName(key), v, store.PutOptions{Durability: durability(a.relaxed), Replace: replace})
+	k.w.finish(o, err)
+	if sure && !replace {
+		if exists := prev != nil && prev.Kind == KindPut; exists != errors.Is(err, store.ErrExists) {
+			k.w.fault("put without replace of a key that exists (%v): %v", exists, o)
+		}
+	}
+}
+
+func (k *worker) delete(a action) {
+	key := a.keys[0]
+	prev, sure := k.last(key)
+	if prev != nil && prev.Fate == FateUnknown {
+		return // the answers could not be told apart
+	}
+	ctx, cancel := k.deadline(a.timeout)
+	defer cancel()
+	o := k.w.begin(KindDelete, key, 0, a.relaxed)
+	err := k.ns(key).Delete(ctx, keyName(key), store.DeleteOptions{Durability: durability(a.relaxed)})
+	k.w.finish(o, err)
+	exists := prev != nil && prev.Kind == KindPut
+	if sure && a.timeout == 0 && exists == errors.Is(err, store.ErrNotFound) && (err == nil || errors.Is(err, store.ErrNotFound)) {
+		k.w.fault("delete of a key that exists (%v): %v", exists, o)
+	}
+}
+
+func (k *worker) batch(a action) {
+	ops := make([]*Op, len(a.keys))
+	items := make([]store.PutItem, len(a.keys))
+	groups := map[*store.Namespace][]int{}
+	for i, key := range a.keys {
+		ops[i] = k.w.begin(KindPut, key, a.sizes[i], a.relaxed)
+		b := make([]byte, a.sizes[i])
+		fillValue(b, k.w.set.Seed, ops[i].ID)
+		items[i] = store.PutItem{Key: keyName(key), Value: store.Bytes(b),
+			PutOptions: store.PutOptions{Durability: durability(a.relaxed), Replace: true}}
+		groups[k.ns(key)] = append(groups[k.ns(key)], i)
+	}
+	for _, n := range k.w.ns {
+		var part []store.PutItem
+		for _, i := range groups[n] {
+			part = append(part, items[i])
+		}
+		if len(part) == 0 {
+			continue
+		}
+		n.PutBatch(k.ctx, part)
+		for j, i := range groups[n] {
+			k.w.finish(ops[i], part[j].Err)
+		}
+	}
+}
+
+// get reads a key and compares it with what it may hold.
+func (k *worker) get(key int) {
+	allowed, sure := k.w.readBegin(key)
+	b, err := k.ns(key).GetBytes(k.ctx, keyName(key), store.GetOptions{})
+	allowed = k.w.readEnd(key, allowed, sure)
+	k.check("get", key, b, err, allowed, sure)
+}
+
+// readBegin lists what a read called now may return: nil is "absent".
+func (w *world) readBegin(key int) (allowed []*Op, sure bool) {
+	w.lab.Locked(func() {
+		sure = !w.failed && !w.metaDead
+		allowed = []*Op{nil}
+		for _, o := range w.hist.Ops {
+			switch {
+			case o.Key != key || o.Fate == FateFailed:
+			case o.Fate == FateOK:
+				allowed = []*Op{o}
+			default:
+				allowed = append(allowed, o)
+			}
+		}
+	})
+	return allowed, sure
+}
+
+// readEnd adds what was called while the read ran. After a failure any version
+// may have come back.
+func (w *world) readEnd(key int, allowed []*Op, sure bool) []*Op {
+	w.lab.Locked(func() {
+		known := map[*Op]bool{}
+		for _, o := range allowed {
+			known[o] = true
+		}
+		sure = sure && !w.failed && !w.metaDead
+		after := allowed[0] == nil
+		for _, o := range w.hist.Ops {
+			if o.Key == key && (after || !sure) && !known[o] {
+				allowed = append(allowed, o)
+			}
+			after = after || o == allowed[0]
+		}
+		if !sure {
+			allowed = append(allowed, nil)
+		}
+	})
+	return allowed
+}
+
+// check compares an answer with the versions that are allowed.
+func (k *worker) check(what string, key int, b []byte, err error, allowed []*Op, sure bool) {
+	if err != nil {
+		absent := errors.Is(err, store.ErrNotFound)
+		for _, o := range allowed {
+			if absent && (o == nil || o.Kind == KindDelete) {
+				return
+			}
+		}
+		var unsure bool
+		k.w.lab.Locked(func() { unsure = k.w.failed || k.w.metaDead })
+		if unsure && (errors.Is(err, store.ErrIsolated) || errors.Is(err, store.ErrReadOnly) || absent) {
+			return
+		}
+		k.w.fault("%s of key %d: %v; allowed: %v", what, key, err, allowed)
+		return
+	}
+	for _, o := range allowed {
+		if o != nil && o.Kind == KindPut && isValue(b, k.w.set.Seed, o) {
+			return
+		}
+	}
+	k.w.fault("I1: %s of key %d returned %d bytes of op %d; allowed: %v", what, key, len(b), valueID(string(b[:min(16, len(b))])), allowed)
+}
+
+// isValue tells whether b is exactly the value of o.
+func isValue(b []byte, seed uint64, o *Op) bool {
+	if int64(len(b)) != o.Size {
+		return false
+	}
+	if id := valueID(string(b[:min(16, len(b))])); len(b) >= 16 && id != o.ID {
+		return false
+	}
+	want := make([]byte, len(b))
+	fillValue(want, seed, o.ID)
+	return bytes.Equal(b, want)
+}
+
+func (k *worker) lease(keys []int) {
+	if keys[0]%2 != keys[1]%2 || keys[0] == keys[1] {
+		keys = keys[:1] // a lease is of one namespace
+	}
+	h := heldLease{keys: keys}
+	var names [][]byte
+	for _, key := range keys {
+		o, sure := k.last(key)
+		if o != nil && o.Kind == KindDelete {
+			o = nil
+		}
+		h.want, h.sure = append(h.want, o), append(h.sure, sure)
+		names = append(names, keyName(key))
+	}
+	l, err := k.ns(keys[0]).Lookup(k.ctx, names, store.LookupOptions{All: true})
+	if err != nil {
+		k.w.fault("lookup: %v", err)
+		return
+	}
+	h.lease = l
+	for i, key := range keys {
+		if h.sure[i] && l.Present(i) != (h.want[i] != nil) {
+			k.w.fault("lookup of key %d: present %v, last %v", key, l.Present(i), h.want[i])
+		}
+	}
+	k.w.lab.Locked(func() {
+		for _, key := range keys {
+			k.w.track.leased[key]++
+		}
+	})
+	k.leases = append(k.leases, h)
+}
+
+// readLeases reads what the leases hold: it must not have changed.
+func (k *worker) readLeases() {
+	for _, h := range k.leases {
+		for i, key := range h.keys {
+			if !h.sure[i] || h.want[i] == nil {
+				continue
+			}
+			b := make([]byte, h.want[i].Size)
+			_, err := h.lease.Get(k.ctx, i, store.Bytes(b), store.GetOptions{})
+			if err == nil && isValue(b, k.w.set.Seed, h.want[i]) {
+				continue
+			}
+			var failed bool
+			k.w.lab.Locked(func() { failed = k.w.failed })
+			if err != nil && failed && errors.Is(err, store.ErrIsolated) {
+				continue
+			}
+			k.w.fault("I2: a lease of key %d read something else than %v: %v", key, h.want[i], err)
+		}
+	}
+}
+
+func (k *worker) release() {
+	if len(k.leases) == 0 {
+		return
+	}
+	h := k.leases[0]
+	k.leases = k.leases[1:]
+	h.lease.Release()
+	k.w.lab.Locked(func() {
+		for _, key := range h.keys {
+			k.w.track.leased[key]--
+		}
+	})
+}
+
+func (k *worker) flush() {
+	called := k.w.promiseBegin()
+	err := k.w.st.Flush(k.ctx)
+	switch {
+	case err == nil:
+		k.w.promiseEnd(called)
+	case k.w.dead() && (errors.Is(err, store.ErrReadOnly) || errors.Is(err, store.ErrUnknown)):
+	default:
+		k.w.fault("flush: %v", err)
+	}
+}
+
+func (w *world) dead() (dead bool) {
+	w.lab.Locked(func() { dead = w.metaDead })
+	return dead
+}
+
+// list walks one namespace: every name appears once and in order.
+func (k *worker) list() {
+	prev := ""
+	for info, err := range k.w.ns[0].List(k.ctx, store.ListOptions{}) {
+		if err != nil {
+			if !k.w.dead() {
+				k.w.fault("list: %v", err)
+			}
+			return
+		}
+		if string(info.Key) <= prev {
+			k.w.fault("list: %s after %s", fmt.Sprintf("%q", info.Key), prev)
+		}
+		prev = string(info.Key)
+	}
+}
