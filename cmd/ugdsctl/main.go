@@ -1,5 +1,89 @@
-// Command ugdsctl works with a store from the command line. It only declares
-// flags and wires; the verbs are in tools/ctl.
+// Command ugdsctl works with a store from the command line. It declares the
+// flags and wires; what the verbs do is in tools/ctl.
 package main
 
-func main() {}
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ugds-store/ugds/tools/ctl"
+)
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	// The first interrupt stops cleanly, a second one at once.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+	signal.Ignore(syscall.SIGPIPE) // a write then fails, and what is open is closed
+
+	return execute(ctx, &ctl.Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}, os.Args[1:])
+}
+
+// execute runs one command line and gives its exit status.
+func execute(ctx context.Context, env *ctl.Env, args []string) int {
+	root := newRoot(env)
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err != nil && !ctl.Quiet(err) {
+		fmt.Fprintln(env.Stderr, "ugdsctl:", err)
+	}
+	return ctl.ExitCode(err)
+}
+
+func newRoot(env *ctl.Env) *cobra.Command {
+	t := &ctl.Target{}
+	root := &cobra.Command{
+		Use:   "ugdsctl",
+		Short: "work with a uGDS store",
+		Long: `ugdsctl makes, fills, reads and checks a uGDS store.
+
+A store is a directory with store.toml, which names the devices and the
+directory of the metadata; --device and --meta name them instead.
+Sizes take binary units: 512KiB, 64MiB, 4GiB.
+
+Exit status: 0 done, 1 failed, 2 wrong arguments or --yes is missing, 3 not
+found, 4 exists already, 5 the store is in use. fsck has its own.`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args: func(cmd *cobra.Command, a []string) error {
+			if len(a) == 0 {
+				return nil
+			}
+			return ctl.UsageError(a[0], "no such verb%s; see ugdsctl --help", similar(cmd, a[0]))
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		PersistentPreRun: func(*cobra.Command, []string) {
+			env.Progress = progress(env)
+		},
+	}
+	root.SetOut(env.Stdout)
+	root.SetErr(env.Stderr)
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return ctl.UsageError(cmd.Name(), "%v; see ugdsctl %s --help", err, cmd.Name())
+	})
+	root.PersistentFlags().BoolVar(&env.JSON, "json", false, "print one JSON document instead of text")
+	root.AddCommand(
+		demoCmd(env, t), demoVerifyCmd(env, t), formatCmd(env, t), putCmd(env, t), getCmd(env, t), rmCmd(env, t),
+		lsCmd(env, t), statCmd(env, t), fsckCmd(env, t), versionCmd(env),
+	)
+	return root
+}
+
+// similar suggests verbs that are written nearly like name.
+func similar(root *cobra.Command, name string) string {
+	root.SuggestionsMinimumDistance = 1
+	s := root.SuggestionsFor(name)
+	if len(s) == 0 {
+		return ""
+	}
+	return ", did you mean " + strings.Join(s, " or ") + "?"
+}

@@ -12,6 +12,9 @@ var globals = map[string]string{
 	"internal/dma.usage":     "off-heap bytes are the process's, and Usage reports them",
 	"internal/mutant.active": "exists only in builds with the tag ugds_mutants",
 	"driver.regionIDs":       "ids are unique in the process",
+	"meta.parked":            "parked goroutines stay until the process ends",
+	"meta.abandoned":         "so do the databases behind a fence",
+	"meta.locks":             "stands in for flock where a file system has no descriptors",
 }
 
 // stateful are the packages whose types are state by themselves.
@@ -96,7 +99,7 @@ func mutableType(s *ast.ValueSpec, i int) string {
 // assigns to, unless the function declared that name itself.
 func eachAssigned(f *File, fn func(id *ast.Ident)) {
 	visit := func(e ast.Expr) {
-		if id := root(e); id != nil && (id.Obj == nil || packageLevel(f, id.Obj)) {
+		if id := root(e); id != nil && (id.Obj == nil || packageLevel(f, id)) {
 			fn(id)
 		}
 	}
@@ -117,7 +120,7 @@ func eachAssigned(f *File, fn func(id *ast.Ident)) {
 	}
 }
 
-func packageLevel(f *File, obj *ast.Object) bool { return f.AST.Scope.Lookup(obj.Name) == obj }
+func packageLevel(f *File, id *ast.Ident) bool { return f.AST.Scope.Lookup(id.Name) == id.Obj }
 
 // root is the variable at the left end of x.f[i].g, or nil.
 func root(e ast.Expr) *ast.Ident {

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// fields collects the fields of all documents of one verb.
+type fields struct {
+	typ  map[string]string // path → type
+	seen map[string]int    // path → how often it had a value
+	in   map[string]int    // path of an object → how often it was there
+}
+
+func (f *fields) add(path string, v any) {
+	if v == nil {
+		return
+	}
+	f.seen[path]++
+	switch x := v.(type) {
+	case map[string]any:
+		f.in[path]++
+		f.typ[path] = "object"
+		for k, e := range x {
+			f.add(strings.TrimPrefix(path+"."+k, "."), e)
+		}
+	case []any:
+		f.typ[path] = "list"
+		for _, e := range x {
+			f.add(path+"[]", e)
+		}
+	case string:
+		f.typ[path] = "string"
+	case bool:
+		f.typ[path] = "bool"
+	case float64:
+		f.typ[path] = "number"
+	}
+}
+
+func (f *fields) String() string {
+	var b strings.Builder
+	for _, p := range slices.Sorted(maps.Keys(f.typ)) {
+		parent, _, nested := cutLast(p)
+		if p == "" || f.typ[p] == "object" && !strings.HasSuffix(p, "[]") && !f.optional(p, parent) || strings.HasSuffix(p, "[]") && f.typ[p] == "object" {
+			continue
+		}
+		if !nested {
+			parent = ""
+		}
+		mark := ""
+		if f.optional(p, parent) {
+			mark = "?"
+		}
+		fmt.Fprintf(&b, "%-44s %s%s\n", p, f.typ[p], mark)
+	}
+	return b.String()
+}
+
+func (f *fields) optional(p, parent string) bool {
+	return !strings.HasSuffix(p, "[]") && f.seen[p] < f.in[parent]
+}
+
+func cutLast(p string) (parent, name string, nested bool) {
+	i := strings.LastIndex(p, ".")
+	if i < 0 {
+		return "", p, false
+	}
+	return p[:i], p[i+1:], true
+}
+
+// documents runs every verb in each way that gives a document.
+func documents(t *testing.T) map[string]*fields {
+	dir := t.TempDir()
+	s, file := filepath.Join(dir, "s"), filepath.Join(dir, "file")
+	lines := []string{
+		"version",
+		"format --store S --size 64MiB",
+		"format --store S --size 64MiB --yes",
+		"format --store S --yes --slab 2MiB",
+		"stat --store S",
+		"put --store S key FILE",
+		"put --store S key FILE",
+		"put --store S --hex 00ff FILE",
+		"get --store S key OUT",
+		"get --store S none OUT",
+		"ls --store S",
+		"ls --store none",
+		"stat --store S",
+		"stat --store S key",
+		"stat --store S none",
+		"rm --store S key none",
+		"rm --store S --hex 00ff 00fe",
+		"fsck --store S",
+		"fsck --store none",
+		"BREAK",
+		"fsck --store S",
+		"demo --store D --size 16MiB",
+	}
+	if err := os.WriteFile(file, []byte("value"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]*fields{}
+	names := strings.NewReplacer("S", s, "FILE", file, "OUT", filepath.Join(dir, "out"), "D", filepath.Join(dir, "d"))
+	for _, line := range lines {
+		if line == "BREAK" { // one superblock copy
+			breakCopy(t, filepath.Join(s, "data.ugds"))
+			continue
+		}
+		args := strings.Fields(line)
+		for i := range args {
+			if !strings.HasPrefix(args[i], "-") && !strings.Contains(args[i], "iB") {
+				args[i] = names.Replace(args[i])
+			}
+		}
+		out, errs, _ := call(t, "", append(args, "--json")...)
+		var doc map[string]any
+		if err := json.Unmarshal([]byte(out), &doc); err != nil {
+			t.Fatalf("%s: %v\n%s%s", line, err, out, errs)
+		}
+		verb := args[0]
+		if doc["verb"] != verb || doc["version"] != 1.0 {
+			t.Errorf("%s: verb %v, version %v", line, doc["verb"], doc["version"])
+		}
+		if all[verb] == nil {
+			all[verb] = &fields{map[string]string{}, map[string]int{}, map[string]int{}}
+		}
+		all[verb].add("", doc)
+	}
+	return all
+}
+
+func breakCopy(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt([]byte("damage"), 64<<10); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestDocumentedFields compares the fields of every document with docs/cli.md.
+// With -rewrite it writes them there.
+func TestDocumentedFields(t *testing.T) {
+	const path, begin = "../../docs/cli.md", "can be null or absent.\n"
+	all := documents(t)
+	var b strings.Builder
+	for _, verb := range slices.Sorted(maps.Keys(all)) {
+		fmt.Fprintf(&b, "\n`%s`:\n\n```\n%s```\n", verb, all[verb])
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, tail, ok := strings.Cut(string(data), begin)
+	if !ok {
+		t.Fatalf("%s has no line that ends in %q", path, begin)
+	}
+	if tail == b.String() {
+		return
+	}
+	if flag.Lookup("rewrite").Value.String() != "true" {
+		t.Fatalf("the fields in %s are not those of the documents; -rewrite puts these there:\n%s", path, b.String())
+	}
+	if err := os.WriteFile(path, []byte(head+begin+b.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,255 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/tools/ctl"
+)
+
+// defaultWait is how long an open waits for the writes of a killed owner.
+const defaultWait = 30 * time.Second
+
+// storeFlags say which store is meant.
+func storeFlags(cmd *cobra.Command, t *ctl.Target) {
+	f := cmd.Flags()
+	f.StringVar(&t.Dir, "store", "", "work on the store in `DIR`")
+	f.StringArrayVar(&t.Devices, "device", nil, "a device instead of those in store.toml, `TARGET` is file:PATH, a path or a block device; repeat for several")
+	f.StringVar(&t.Meta, "meta", "", "the metadata is in `DIR` instead of where store.toml says")
+	f.DurationVar(&t.Wait, "wait", defaultWait, "how long to wait for the last writes of an owner that was killed")
+}
+
+// keyFlags say how keys are meant.
+func keyFlags(cmd *cobra.Command, t *ctl.Target) {
+	f := cmd.Flags()
+	f.StringVar(&t.Namespace, "namespace", ctl.DefaultNamespace, "work on the keys of namespace `NAME`")
+	f.BoolVar(&t.Hex, "hex", false, "keys are written in hexadecimal")
+}
+
+// sizeValue is a flag that takes binary units.
+type sizeValue int64
+
+func (s *sizeValue) String() string {
+	if *s == 0 {
+		return ""
+	}
+	return base.FormatBytes(int64(*s))
+}
+
+func (s *sizeValue) Type() string { return "SIZE" }
+
+func (s *sizeValue) Set(text string) error {
+	n, err := base.ParseBytes(text)
+	if err != nil {
+		return errors.New("write a number and a binary unit, for example 512MiB")
+	}
+	*s = sizeValue(n)
+	return nil
+}
+
+// args checks the number of arguments in our own words.
+func args(least, most int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, a []string) error {
+		if len(a) < least || most >= 0 && len(a) > most {
+			return ctl.UsageError(cmd.Name(), "got %d arguments, want %s; see ugdsctl %s --help", len(a), what, cmd.Name())
+		}
+		return nil
+	}
+}
+
+func formatCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
+	var o ctl.FormatOptions
+	cmd := &cobra.Command{
+		Use:   "format --store DIR --size SIZE --yes",
+		Short: "make a store; without --yes tell what would be lost",
+		Long: `format makes DIR/store.toml, the file device DIR/data.ugds and DIR/meta.
+
+With --device it uses files or block devices of that name instead; a file that
+does not exist is made with --size. Without --yes it prints what it would create
+and what would be lost, touches nothing and ends with status 2.`,
+		Args: args(0, 0, "none"),
+		RunE: func(cmd *cobra.Command, _ []string) error { return ctl.Format(cmd.Context(), e, t, o) },
+	}
+	storeFlags(cmd, t)
+	f := cmd.Flags()
+	f.Var((*sizeValue)(&o.Size), "size", "size of each file that is made, at least 64MiB")
+	f.Var((*sizeValue)(&o.Slab), "slab", "size of a slab, a power of two from 1MiB to 64MiB (default: by the size of the store)")
+	f.BoolVar(&o.Sparse, "sparse", false, "do not reserve the space; a full disk is then noticed by a put")
+	f.BoolVar(&o.Yes, "yes", false, "do it")
+	return cmd
+}
+
+func putCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
+	var o ctl.PutOptions
+	cmd := &cobra.Command{
+		Use:   "put --store DIR KEY FILE|-",
+		Short: "store a file, or standard input, under a key",
+		Args:  args(2, 2, "KEY and FILE"),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			o.Key, o.File = a[0], a[1]
+			return ctl.Put(cmd.Context(), e, t, o)
+		},
+	}
+	storeFlags(cmd, t)
+	keyFlags(cmd, t)
+	cmd.Flags().BoolVar(&o.Replace, "replace", false, "the key may exist; its value is replaced")
+	cmd.Flags().BoolVar(&o.Relaxed, "relaxed", false, "do not wait for this put alone; the store is still flushed when the command ends")
+	return cmd
+}
+
+func getCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
+	var o ctl.GetOptions
+	cmd := &cobra.Command{
+		Use:   "get --store DIR KEY FILE|-",
+		Short: "write the value of a key to a file or to standard output",
+		Long: `get writes the value of KEY to FILE, or to standard output for -.
+
+The file appears under its name when it is whole. Every byte is checked against
+the checksum of the value; with --range, the pieces around the range are.`,
+		Args: args(2, 2, "KEY and FILE"),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			o.Key, o.File = a[0], a[1]
+			return ctl.Get(cmd.Context(), e, t, o)
+		},
+	}
+	storeFlags(cmd, t)
+	keyFlags(cmd, t)
+	cmd.Flags().StringVar(&o.Range, "range", "", "only a part: `OFF:LEN`, OFF: or :LEN")
+	cmd.Flags().BoolVar(&o.Force, "force", false, "replace an existing file")
+	return cmd
+}
+
+func rmCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
+	var o ctl.RmOptions
+	cmd := &cobra.Command{
+		Use:   "rm --store DIR KEY...",
+		Short: "remove keys",
+		Args:  args(1, -1, "one or more keys"),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			o.Keys = a
+			return ctl.Rm(cmd.Context(), e, t, o)
+		},
+	}
+	storeFlags(cmd, t)
+	keyFlags(cmd, t)
+	return cmd
+}
+
+func lsCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
+	var o ctl.LsOptions
+	cmd := &cobra.Command{
+		Use:   "ls --store DIR [PREFIX]",
+		Short: "list keys in order",
+		Args:  args(0, 1, "at most a prefix"),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			if len(a) > 0 {
+				o.Prefix = a[0]
+			}
+			return ctl.Ls(cmd.Context(), e, t, o)
+		},
+	}
+	storeFlags(cmd, t)
+	keyFlags(cmd, t)
+	cmd.Flags().BoolVarP(&o.Long, "long", "l", false, "with size, space, generation and checksum")
+	cmd.Flags().IntVar(&o.Limit, "limit", 0, "stop after `N` keys")
+	return cmd
+}
+
+func statCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "stat --store DIR [KEY]",
+		Short: "describe the store, or one object",
+		Args:  args(0, 1, "at most a key"),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			return ctl.Stat(cmd.Context(), e, t, a...)
+		},
+	}
+	storeFlags(cmd, t)
+	keyFlags(cmd, t)
+	return cmd
+}
+
+func fsckCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "fsck --store DIR",
+		Short: "check a store that nobody has open",
+		Long: `fsck checks superblocks, metadata and space, and changes nothing.
+
+Exit status: 0 clean, 4 faults found, 8 it could not run. 1 is kept for
+"faults repaired", which this version does not do.`,
+		Args: func(cmd *cobra.Command, a []string) error {
+			return ctl.FsckArgs(args(0, 0, "none")(cmd, a))
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return ctl.Fsck(cmd.Context(), e, t) },
+	}
+	storeFlags(cmd, t)
+	cmd.Flags().BoolVar(&t.Hex, "hex", false, "keys are written in hexadecimal")
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		return ctl.FsckArgs(ctl.UsageError("fsck", "%v; see ugdsctl fsck --help", err))
+	})
+	return cmd
+}
+
+func versionCmd(e *ctl.Env) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "tell which program this is",
+		Args:  args(0, 0, "none"),
+		RunE:  func(*cobra.Command, []string) error { return ctl.Version(e) },
+	}
+}
+
+// demoFlags are shared by both halves of the demo.
+func demoFlags(cmd *cobra.Command, t *ctl.Target, o *ctl.DemoOptions) {
+	o.Size = ctl.DemoDefaultSize
+	f := cmd.Flags()
+	f.StringVar(&t.Dir, "store", "", "make the store in `DIR`, which is new or empty (default: a temporary directory)")
+	f.Var((*sizeValue)(&o.Size), "size", "bytes of values")
+	f.Uint64Var(&o.Seed, "seed", 1, "make keys and values from seed `N`")
+}
+
+func demoCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
+	var o ctl.DemoOptions
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "put a gigabyte, open again in a new process, compare every byte",
+		Long: `demo makes a store in a temporary directory, puts values shaped like the cache
+of a language model into it, replaces and deletes some, closes it, opens it in a
+new process, compares every byte and checks the store. Then it removes it.`,
+		Args: args(0, 0, "none"),
+		RunE: func(cmd *cobra.Command, _ []string) error { return ctl.Demo(cmd.Context(), e, t, o) },
+	}
+	demoFlags(cmd, t, &o)
+	cmd.Flags().BoolVar(&o.Keep, "keep", false, "leave the store for a look")
+	o.TempDir = os.TempDir()
+	o.Restart = func(ctx context.Context, dir string, o ctl.DemoOptions) ([]byte, error) {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, err
+		}
+		c := exec.CommandContext(ctx, self, o.VerifyArgs(dir)...)
+		c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
+		c.Stderr = os.Stderr
+		return c.Output()
+	}
+	return cmd
+}
+
+func demoVerifyCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
+	var o ctl.DemoOptions
+	cmd := &cobra.Command{
+		Use:    "demo-verify",
+		Short:  "the second half of demo",
+		Hidden: true,
+		Args:   args(0, 0, "none"),
+		RunE:   func(cmd *cobra.Command, _ []string) error { return ctl.DemoVerify(cmd.Context(), e, t, o) },
+	}
+	demoFlags(cmd, t, &o)
+	return cmd
+}

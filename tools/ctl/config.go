@@ -1,0 +1,210 @@
+package ctl
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+
+	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/store"
+)
+
+// ConfigName is the file in a store's directory that names its parts.
+const ConfigName = "store.toml"
+
+// configVersion is the version of its fields.
+const configVersion = 1
+
+// config is store.toml. Relative paths are relative to its directory, so that
+// the directory can be moved.
+type config struct {
+	Version int      `toml:"version"`
+	Devices []string `toml:"devices" comment:"targets, in the order of the pool"`
+	Meta    string   `toml:"meta" comment:"directory of the metadata"`
+	Discard bool     `toml:"discard" comment:"give emptied slabs back to the device"`
+}
+
+// readConfig reads and checks DIR/store.toml; every fault is named at once.
+func readConfig(dir string) (*config, error) {
+	name := filepath.Join(dir, ConfigName)
+	data, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, base.WithHint(base.Errorf("open", dir, base.ErrNotFound, "there is no %s", ConfigName),
+			"`ugdsctl format --store %s` makes a store", dir)
+	}
+	if err != nil {
+		return nil, base.Wrap("read", name, err)
+	}
+	return parseConfig(name, data)
+}
+
+func parseConfig(name string, data []byte) (*config, error) {
+	var c config
+	dec := toml.NewDecoder(bytes.NewReader(data)).DisallowUnknownFields()
+	if err := dec.Decode(&c); err != nil {
+		return nil, base.Errorf("read", name, base.ErrInvalid, "%s", configFault(err))
+	}
+	var faults []string
+	if c.Version != configVersion {
+		faults = append(faults, fmt.Sprintf("version is %d, this program knows %d", c.Version, configVersion))
+	}
+	if len(c.Devices) == 0 || len(c.Devices) > store.MaxStoreDevices {
+		faults = append(faults, fmt.Sprintf("devices has %d entries, 1 to %d are possible", len(c.Devices), store.MaxStoreDevices))
+	}
+	for i, d := range c.Devices {
+		if d == "" {
+			faults = append(faults, fmt.Sprintf("devices: entry %d is empty", i+1))
+		}
+	}
+	if c.Meta == "" {
+		faults = append(faults, "meta is missing")
+	}
+	if len(faults) > 0 {
+		return nil, base.Errorf("read", name, base.ErrInvalid, "%s", strings.Join(faults, "; "))
+	}
+	return &c, nil
+}
+
+// configFields are the fields and what each of them holds.
+var configFields = []struct{ name, holds string }{
+	{"version", "a number"}, {"devices", "a list of strings"}, {"meta", "a string"}, {"discard", "true or false"},
+}
+
+// configFault names the fields that do not exist, with the nearest that does, or
+// the one that holds something else than it should.
+func configFault(err error) string {
+	var strict *toml.StrictMissingError
+	if errors.As(err, &strict) {
+		var names []string
+		for _, e := range strict.Errors {
+			line, _ := e.Position()
+			name := strings.Join(e.Key(), ".")
+			names = append(names, fmt.Sprintf("line %d: unknown field %q%s", line, name, nearest(name)))
+		}
+		return strings.Join(names, "; ")
+	}
+	var d *toml.DecodeError
+	if !errors.As(err, &d) {
+		return err.Error()
+	}
+	line, _ := d.Position()
+	for _, f := range configFields {
+		if name := strings.Join(d.Key(), "."); name == f.name {
+			return fmt.Sprintf("line %d: %s must be %s", line, name, f.holds)
+		}
+	}
+	return fmt.Sprintf("line %d: %v", line, err)
+}
+
+// nearest suggests a field for a name that is none.
+func nearest(name string) string {
+	best, bestDist := "", 3
+	var known []string
+	for _, f := range configFields {
+		known = append(known, f.name)
+		if d := distance(strings.ToLower(name), f.name); d < bestDist {
+			best, bestDist = f.name, d
+		}
+	}
+	if best == "" {
+		return " (known: " + strings.Join(known, ", ") + ")"
+	}
+	return fmt.Sprintf(" (did you mean %q?)", best)
+}
+
+// distance counts the insertions, deletions and changes between a and b.
+func distance(a, b string) int {
+	prev := make([]int, len(b)+1)
+	for j := range prev {
+		prev[j] = j
+	}
+	for i := range len(a) {
+		cur := make([]int, len(b)+1)
+		cur[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			cur[j+1] = min(prev[j]+cost, prev[j+1]+1, cur[j]+1)
+		}
+		prev = cur
+	}
+	return prev[len(b)]
+}
+
+// write puts c into DIR/store.toml, whole or not at all.
+func (c *config) write(dir string) error {
+	var b bytes.Buffer
+	b.WriteString("# The parts of this store. Relative paths start at this directory.\n")
+	if err := toml.NewEncoder(&b).Encode(c); err != nil {
+		return base.Wrap("write", ConfigName, err)
+	}
+	return replaceFile(filepath.Join(dir, ConfigName), 0o644, func(f *os.File) error {
+		_, err := f.Write(b.Bytes())
+		return err
+	})
+}
+
+// at gives path relative to dir unless it is absolute.
+func at(dir, path string) string {
+	if filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(dir, path)
+}
+
+// targetAt does the same for the target of a device.
+func targetAt(dir, target string) string {
+	path, ok := filePath(target)
+	if !ok {
+		return target // has no path
+	}
+	return strings.TrimSuffix(target, path) + at(dir, path)
+}
+
+// replaceFile writes a file under a temporary name beside it, makes it durable
+// and puts it in place; after any failure the old one, or none, is there.
+func replaceFile(name string, mode fs.FileMode, fill func(f *os.File) error) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*.tmp")
+	if err != nil {
+		return base.Wrap("create a file beside", name, err)
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+			os.Remove(f.Name())
+		}
+	}()
+	if err := f.Chmod(mode); err != nil {
+		return base.Wrap("write", name, err)
+	}
+	if err := fill(f); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return base.Wrap("write", name, err)
+	}
+	if err := f.Close(); err != nil {
+		return base.Wrap("write", name, err)
+	}
+	if err := os.Rename(f.Name(), name); err != nil {
+		return base.Wrap("put in place", name, err)
+	}
+	return syncDir(filepath.Dir(name))
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return base.Wrap("sync", dir, err)
+	}
+	defer d.Close()
+	return base.Wrap("sync", dir, d.Sync())
+}

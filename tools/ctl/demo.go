@@ -1,0 +1,239 @@
+package ctl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/store"
+)
+
+// Bounds of the demo's workload, in bytes of values.
+const (
+	DemoDefaultSize = base.GiB
+	DemoMinSize     = 16 * base.MiB
+	DemoMaxSize     = base.TiB
+)
+
+// DemoOptions of Demo and DemoVerify.
+type DemoOptions struct {
+	Size    int64  // bytes of values
+	Seed    uint64 // of keys, sizes and values
+	TempDir string // where the store is made if the target names no directory
+	Keep    bool   // leave the store for a look
+	// Restart runs DemoVerify with these options in a new process and gives what
+	// it wrote.
+	Restart func(ctx context.Context, dir string, o DemoOptions) ([]byte, error)
+}
+
+type demoDoc struct {
+	header
+	Seed          uint64     `json:"seed"`
+	Store         string     `json:"store"`
+	FormatSeconds float64    `json:"format_seconds"`
+	Put           phase      `json:"put"`
+	Change        phase      `json:"replace_delete"`
+	CloseSeconds  float64    `json:"close_seconds"`
+	PutPaths      []pathDoc  `json:"put_paths"`
+	Verify        *verifyDoc `json:"verify"`
+	FsckSeconds   float64    `json:"fsck_seconds"`
+	FsckFindings  int        `json:"fsck_findings"`
+	Seconds       float64    `json:"seconds"`
+}
+
+// Demo makes a store, puts a workload shaped like the cache of a language model
+// into it, closes it, verifies every byte in a new process, checks the store and
+// tells how fast it was.
+func Demo(ctx context.Context, e *Env, t *Target, o DemoOptions) error {
+	return e.fail("demo", demo(ctx, e, t, o))
+}
+
+func demo(ctx context.Context, e *Env, t *Target, o DemoOptions) (err error) {
+	if o.Size < DemoMinSize || o.Size > DemoMaxSize {
+		return usage("demo", "size %s: %s to %s are possible", base.FormatBytes(o.Size),
+			base.FormatBytes(DemoMinSize), base.FormatBytes(DemoMaxSize))
+	}
+	dir, err := demoDir(t, o)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if !o.Keep {
+			err = errors.Join(err, demoClean(t, dir))
+		}
+	}()
+	begin := time.Now()
+	doc := demoDoc{header: head("demo", nil), Seed: o.Seed, Store: dir}
+	at := &Target{Dir: dir, Namespace: t.Namespace, Wait: t.Wait}
+	for _, step := range []func() error{
+		func() error { return demoFormat(ctx, e, at, o, &doc) },
+		func() error { return demoLoad(ctx, e, at, o, &doc) },
+		func() error { return demoRestart(ctx, e, dir, o, &doc) },
+		func() error { return demoCheck(ctx, e, at, &doc) },
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	doc.Seconds = time.Since(begin).Seconds()
+	if e.JSON {
+		return e.emit(doc)
+	}
+	return demoText(e, &doc, o)
+}
+
+// demoDir makes the directory of the store. One that the user names must not
+// exist or be empty, so that the end can remove what the demo made and no more.
+func demoDir(t *Target, o DemoOptions) (string, error) {
+	if t.Dir == "" {
+		dir, err := os.MkdirTemp(o.TempDir, "ugds-demo-")
+		return dir, base.Wrap("demo", "temporary directory", err)
+	}
+	if err := os.MkdirAll(t.Dir, 0o755); err != nil {
+		return "", base.Wrap("demo", t.Dir, pathCause(err))
+	}
+	entries, err := os.ReadDir(t.Dir)
+	if err != nil {
+		return "", base.Wrap("demo", t.Dir, pathCause(err))
+	}
+	if len(entries) > 0 {
+		return "", base.WithHint(base.Errorf("demo", t.Dir, base.ErrExists, "the directory is not empty"), "name a new one")
+	}
+	return t.Dir, nil
+}
+
+// demoClean removes what the demo made; the directory itself only if it is ours.
+func demoClean(t *Target, dir string) error {
+	if t.Dir == "" {
+		return os.RemoveAll(dir)
+	}
+	for _, name := range []string{ConfigName, dataName, metaName} {
+		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
+			return base.Wrap("remove", filepath.Join(dir, name), err)
+		}
+	}
+	return nil
+}
+
+// demoStoreBytes is the size of a device that takes the workload, with room for
+// the larger slots of some values and for replacements.
+func demoStoreBytes(size int64) int64 {
+	return base.AlignUp(max(size+size/4+64*base.MiB, store.MinDeviceBytes), base.MiB)
+}
+
+func demoFormat(ctx context.Context, e *Env, t *Target, o DemoOptions, doc *demoDoc) error {
+	bytes := demoStoreBytes(o.Size)
+	if err := checkSpace(t.Dir, bytes+metaReserve); err != nil {
+		return base.WithHint(err, "--size %s needs less, --store DIR goes elsewhere", base.FormatBytes(max(DemoMinSize, o.Size/4)))
+	}
+	if err := e.say("demo: %s of values between %s and %s, seed %d, in %s", base.FormatBytes(o.Size),
+		base.FormatBytes(demoMinValue), base.FormatBytes(demoMaxValue), o.Seed, t.Dir); err != nil {
+		return err
+	}
+	begin := time.Now()
+	quiet := *e
+	quiet.Stdout, quiet.JSON = discard{}, false
+	err := format(ctx, &quiet, t, FormatOptions{Size: bytes, Yes: true})
+	doc.FormatSeconds = time.Since(begin).Seconds()
+	return err
+}
+
+func demoLoad(ctx context.Context, e *Env, t *Target, o DemoOptions, doc *demoDoc) error {
+	w := newDemoWork(o.Seed, o.Size)
+	var closing time.Time
+	err := e.with(ctx, "demo", t, false, func(s *session) error {
+		n, err := s.Namespace(ctx, t.namespace(), store.NamespaceOptions{Create: true})
+		if err != nil {
+			return err
+		}
+		bar := e.progress("put", w.bytes)
+		doc.Put, doc.Change, err = w.load(ctx, s, n, bar)
+		bar.Done()
+		doc.PutPaths = docPaths(s.Stats().Paths)
+		closing = time.Now()
+		return err
+	})
+	doc.CloseSeconds = time.Since(closing).Seconds()
+	return err
+}
+
+func demoRestart(ctx context.Context, e *Env, dir string, o DemoOptions, doc *demoDoc) error {
+	if err := e.say("closed; opening again in a new process"); err != nil {
+		return err
+	}
+	out, err := o.Restart(ctx, dir, o)
+	var v verifyDoc
+	if jerr := json.Unmarshal(out, &v); jerr != nil {
+		return errors.Join(base.Wrap("demo", "second process", jerr), err)
+	}
+	if v.Error != nil {
+		return base.Wrap("demo", "second process", errors.New(v.Error.Text))
+	}
+	doc.Verify = &v
+	return err
+}
+
+func demoCheck(ctx context.Context, e *Env, t *Target, doc *demoDoc) error {
+	begin := time.Now()
+	report, err := check(ctx, e, t)
+	if err != nil {
+		return err
+	}
+	doc.FsckSeconds, doc.FsckFindings = time.Since(begin).Seconds(), len(report.Findings)
+	if !report.Clean() {
+		return base.Errorf("fsck", t.Dir, base.ErrCorrupt, "%d findings", len(report.Findings))
+	}
+	return nil
+}
+
+func (p phase) text() string {
+	return fmt.Sprintf("%s in %d values, %.1f s, %.0f MB/s", base.FormatBytes(p.Bytes), p.Objects, p.Seconds, p.MBPerS)
+}
+
+func demoText(e *Env, d *demoDoc, o DemoOptions) error {
+	v := d.Verify
+	rows := [][2]string{
+		row("put", "%s, durable when each call returned", d.Put.text()),
+		row("replace, delete", "%d keys, %.1f s", d.Change.Objects, d.Change.Seconds),
+		row("open again", "%.2f s", v.OpenSeconds),
+		row("look up", "%d keys in %.0f ms", v.Lookup.Objects, v.Lookup.Seconds*1000),
+		row("get and compare", "%s: every byte as it was put", v.Get.text()),
+		row("deleted", "%d keys, all absent", v.Absent),
+		row("fsck", "clean, %.1f s", d.FsckSeconds),
+		row("all", "%.1f s", d.Seconds),
+	}
+	for _, dev := range v.Devices {
+		rows = append(rows, row("device", "%s", dev.text()))
+		for _, why := range dev.Reasons {
+			rows = append(rows, row("", "%s", why))
+		}
+	}
+	for _, p := range append(d.PutPaths, v.Paths...) {
+		rows = append(rows, row("path", "%s", pathText(p)))
+	}
+	if err := e.table(rows...); err != nil {
+		return err
+	}
+	if o.Keep {
+		return e.say("\nThe store is left in %s. Look at it:\n  ugdsctl stat --store %s\n  ugdsctl ls --store %s --long", d.Store, d.Store, d.Store)
+	}
+	return e.say("\nTry next:\n  ugdsctl demo --keep --store DIR    keep the store and look at it with stat, ls and get\n" +
+		"  ugdsctl format --store DIR --size 4GiB --yes    make a store of your own\n" +
+		"  make test    run every test")
+}
+
+// discard takes the text of verbs that the demo runs on the way.
+type discard struct{}
+
+func (discard) Write(p []byte) (int, error) { return len(p), nil }
+
+// VerifyArgs are the arguments of the hidden command that runs DemoVerify.
+func (o *DemoOptions) VerifyArgs(dir string) []string {
+	return []string{"demo-verify", "--store", dir, "--size", strconv.FormatInt(o.Size, 10), "--seed", strconv.FormatUint(o.Seed, 10)}
+}

@@ -1,0 +1,164 @@
+package ctl
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/store"
+)
+
+// demoBatch is how many blocks one call puts or gets, demoSlots how many such
+// batches exist: one is filled or compared while the other moves.
+const (
+	demoBatch = 24
+	demoSlots = 2
+)
+
+// phase is what one part of the demo moved, and how fast.
+type phase struct {
+	Objects int     `json:"objects"`
+	Bytes   int64   `json:"bytes"`
+	Seconds float64 `json:"seconds"`
+	MBPerS  float64 `json:"mb_per_s"` // 10^6 bytes a second
+}
+
+func (p *phase) done(since time.Time) {
+	p.Seconds = time.Since(since).Seconds()
+	p.MBPerS = float64(p.Bytes) / 1e6 / max(p.Seconds, 1e-9)
+}
+
+// demoBuffers are regions that devices read and write directly.
+type demoBuffers struct {
+	regions []*driver.Region
+	devs    []driver.Device
+}
+
+func newDemoBuffers(devs []driver.Device) (*demoBuffers, error) {
+	b := &demoBuffers{devs: devs}
+	for range demoSlots {
+		r, err := driver.AllocRegion(demoBatch*demoMaxValue, "demo")
+		if err != nil {
+			b.close()
+			return nil, err
+		}
+		b.regions = append(b.regions, r)
+		for _, d := range devs {
+			if err := d.Attach(r); err != nil {
+				b.close()
+				return nil, err
+			}
+		}
+	}
+	return b, nil
+}
+
+func (b *demoBuffers) close() {
+	for _, r := range b.regions {
+		_ = r.Close() // nothing is in flight: every call has returned
+	}
+}
+
+// load puts every block in batches, the next batch being made while one is
+// written, then replaces and deletes some.
+func (w *demoWork) load(ctx context.Context, s *session, n *store.Namespace, bar Bar) (put, change phase, err error) {
+	bufs, err := newDemoBuffers(s.devs)
+	if err != nil {
+		return put, change, err
+	}
+	defer bufs.close()
+	begin := time.Now()
+	all := make([]int, len(w.blocks))
+	for i := range all {
+		all[i] = i
+	}
+	if err := w.putAll(ctx, n, bufs, all, store.PutOptions{}, bar, &put); err != nil {
+		return put, change, err
+	}
+	put.done(begin)
+
+	begin = time.Now()
+	w.change()
+	var replaced []int
+	var gone [][]byte
+	for i, b := range w.blocks {
+		switch {
+		case b.deleted:
+			gone = append(gone, b.key)
+		case b.version == 2:
+			replaced = append(replaced, i)
+		}
+	}
+	relaxed := store.PutOptions{Replace: true, Durability: store.Relaxed}
+	if err := w.putAll(ctx, n, bufs, replaced, relaxed, noBar{}, &change); err != nil {
+		return put, change, err
+	}
+	for i, err := range n.DeleteBatch(ctx, gone, store.DeleteOptions{Durability: store.Relaxed}) {
+		if err != nil {
+			return put, change, fmt.Errorf("key %s: %w", gone[i], err)
+		}
+	}
+	change.Objects += len(gone)
+	err = s.Flush(ctx)
+	change.done(begin)
+	return put, change, err
+}
+
+// putAll writes the blocks with these indices.
+func (w *demoWork) putAll(ctx context.Context, n *store.Namespace, bufs *demoBuffers, which []int, o store.PutOptions, bar Bar, p *phase) error {
+	type batch struct {
+		items  []store.PutItem
+		region *driver.Region
+	}
+	free := make(chan *driver.Region, demoSlots)
+	for _, r := range bufs.regions {
+		free <- r
+	}
+	full := make(chan batch)
+	stop := make(chan struct{})
+	go func() { // makes the values
+		defer close(full)
+		for len(which) > 0 {
+			take := which[:min(len(which), demoBatch)]
+			which = which[len(take):]
+			b := batch{region: <-free}
+			for i, at := range take {
+				blk, off := &w.blocks[at], int64(i)*demoMaxValue
+				w.fill(blk, b.region.Bytes(off, int64(blk.size)))
+				b.items = append(b.items, store.PutItem{Key: blk.key, PutOptions: o,
+					Value: store.InRegion(b.region, off, int64(blk.size))})
+			}
+			select {
+			case full <- b:
+			case <-stop:
+				return
+			}
+		}
+	}()
+	var err error
+	for b := range full {
+		if err == nil {
+			n.PutBatch(ctx, b.items)
+			err = p.count(b.items, bar)
+			if err != nil {
+				close(stop)
+			}
+		}
+		free <- b.region
+	}
+	return err
+}
+
+func (p *phase) count(items []store.PutItem, bar Bar) error {
+	for i := range items {
+		if items[i].Err != nil {
+			return items[i].Err
+		}
+		p.Objects++
+		size := items[i].Value.Size()
+		p.Bytes += size
+		bar.Add(size)
+	}
+	return nil
+}

@@ -1,0 +1,396 @@
+package ctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/driver/file"
+	"github.com/ugds-store/ugds/driver/probe"
+	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/unix"
+	"github.com/ugds-store/ugds/meta"
+	"github.com/ugds-store/ugds/store"
+)
+
+// Names that format gives to the parts inside a store's directory.
+const (
+	dataName = "data.ugds"
+	metaName = "meta"
+)
+
+// metaReserve is what must be free for the metadata of a new store, in bytes.
+const metaReserve = 64 * base.MiB
+
+// FormatOptions of Format.
+type FormatOptions struct {
+	Size   int64 // of each file that is created; 0 if none is
+	Slab   int64 // size of a slab; 0 chooses by the size of the pool
+	Sparse bool  // do not reserve the files' space, and give emptied slabs back
+	Yes    bool  // do it; without it the verb only tells what it would do
+}
+
+// The things that format does to a device.
+const (
+	actCreate    = "create"
+	actReplace   = "replace"
+	actOverwrite = "overwrite"
+)
+
+// formatPart is what format does to one device.
+type formatPart struct {
+	Target string `json:"target"`
+	Action string `json:"action"`
+	Bytes  int64  `json:"bytes"`
+	Holds  string `json:"holds"` // what would be lost, or ""
+	path   string // of the file to create
+}
+
+type formatDoc struct {
+	header
+	Done    bool          `json:"done"` // false: this is what --yes would do
+	Store   string        `json:"store"`
+	Devices []formatPart  `json:"devices"`
+	Meta    string        `json:"meta"`
+	Holds   string        `json:"meta_holds"`
+	Sparse  bool          `json:"sparse"`
+	Layout  *store.Layout `json:"layout"` // null until done
+}
+
+// Format makes a store. Without Yes it tells what it would create and destroy,
+// touches nothing and ends with ExitUsage.
+func Format(ctx context.Context, e *Env, t *Target, o FormatOptions) error {
+	return e.fail("format", format(ctx, e, t, o))
+}
+
+func format(ctx context.Context, e *Env, t *Target, o FormatOptions) error {
+	doc, err := planFormat(ctx, e, t, o)
+	if err != nil {
+		return err
+	}
+	if !o.Yes {
+		return e.showPlan(doc)
+	}
+	if err := e.doFormat(ctx, t, o, doc); err != nil {
+		return err
+	}
+	doc.Done = true
+	if e.JSON {
+		return e.emit(doc)
+	}
+	l := doc.Layout
+	return e.say("made store %v: %s of space in slabs of %s on %d device(s), metadata in %s",
+		l.StoreID, base.FormatBytes(l.PoolBytes), base.FormatBytes(l.SlabBytes), len(l.Devices), doc.Meta)
+}
+
+// planFormat looks at everything that format would touch.
+func planFormat(ctx context.Context, e *Env, t *Target, o FormatOptions) (doc *formatDoc, err error) {
+	if t.Dir == "" && (len(t.Devices) == 0 || t.Meta == "") {
+		return nil, usage("format", "where? --store DIR, or --device and --meta")
+	}
+	if o.Size != 0 && (o.Size < store.MinDeviceBytes || o.Size%base.StoreBlock != 0) {
+		return nil, usage("format", "--size %d: at least %s, in multiples of %d bytes",
+			o.Size, base.FormatBytes(store.MinDeviceBytes), base.StoreBlock)
+	}
+	if s := o.Slab; s != 0 && (s < store.MinSlabBytes || s > store.MaxSlabBytes || s&(s-1) != 0) {
+		return nil, usage("format", "--slab %d: a power of two from %s to %s", s,
+			base.FormatBytes(store.MinSlabBytes), base.FormatBytes(store.MaxSlabBytes))
+	}
+	doc = &formatDoc{header: head("format", nil), Store: t.Dir, Meta: t.Meta, Sparse: o.Sparse}
+	if doc.Meta == "" {
+		doc.Meta = filepath.Join(t.Dir, metaName)
+	}
+	targets := t.Devices
+	if len(targets) == 0 {
+		targets = []string{filepath.Join(t.Dir, dataName)}
+	}
+	for _, target := range targets {
+		p, err := e.planDevice(ctx, t, target, o)
+		if err != nil {
+			return nil, err
+		}
+		doc.Devices = append(doc.Devices, p)
+	}
+	if doc.Holds, err = metaHolds(doc.Meta); err != nil {
+		return nil, err
+	}
+	if o.Sparse {
+		return doc, nil
+	}
+	return doc, doc.checkSpace()
+}
+
+// planDevice decides between making a file and taking over what is there.
+func (e *Env) planDevice(ctx context.Context, t *Target, target string, o FormatOptions) (formatPart, error) {
+	p := formatPart{Target: target, Bytes: o.Size}
+	path, isPath := filePath(target)
+	st, err := os.Stat(path)
+	switch {
+	case isPath && errors.Is(err, fs.ErrNotExist):
+		if o.Size == 0 {
+			return p, usage("format", "%s does not exist; --size says how large it shall be", path)
+		}
+		p.Action, p.path = actCreate, path
+		return p, nil
+	case isPath && err != nil:
+		return p, base.Wrap("format", path, pathCause(err))
+	}
+	p.Action = actOverwrite
+	if p.Holds, p.Bytes, err = e.inspect(ctx, t, target); err != nil {
+		return p, err
+	}
+	if o.Size == 0 || o.Size == p.Bytes {
+		return p, nil
+	}
+	if !isPath || !st.Mode().IsRegular() || len(t.Devices) > 0 {
+		return p, usage("format", "%s has %d bytes already; leave out --size %d", target, p.Bytes, o.Size)
+	}
+	p.Action, p.Bytes, p.path = actReplace, o.Size, path
+	return p, nil
+}
+
+// filePath gives the path of a target that is one.
+func filePath(target string) (string, bool) {
+	t, err := probe.Parse(target)
+	return t.Rest, err == nil && t.Scheme == "file"
+}
+
+// inspect opens a device for reading, which also finds out whether it is in use.
+func (e *Env) inspect(ctx context.Context, t *Target, target string) (holds string, bytes int64, err error) {
+	devs, err := e.openDevices(ctx, t, parts{devices: []string{target}}, true)
+	if err != nil {
+		return "", 0, err
+	}
+	label, err := store.Inspect(ctx, devs[0])
+	bytes = devs[0].Info().Capacity
+	if cerr := closeDevices(devs); err == nil {
+		err = cerr
+	}
+	if err != nil || label.Blank {
+		return "", bytes, err
+	}
+	return label.Text, bytes, nil
+}
+
+// metaHolds says what is in a metadata directory, or "" if it is empty. One that
+// holds anything but metadata is refused: no --yes can mean those files.
+func metaHolds(dir string) (string, error) {
+	entries, err := os.ReadDir(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0:
+		return "", nil
+	case err != nil:
+		return "", base.Wrap("format", dir, pathCause(err))
+	}
+	for _, entry := range entries {
+		if !metaNames[entry.Name()] {
+			err := base.Errorf("format", dir, base.ErrExists, "it holds %q, which is no metadata of a store", entry.Name())
+			return "", base.WithHint(err, "name an empty or new directory")
+		}
+	}
+	id, err := meta.ReadIdentity(meta.Options{Dir: dir, ReadOnly: true})
+	if err != nil {
+		return "metadata that was not finished or is damaged", nil
+	}
+	return fmt.Sprintf("the metadata of store %v", store.ID(id.Store)), nil
+}
+
+// metaNames are what a metadata directory can hold.
+var metaNames = map[string]bool{"IDENTITY": true, "IDENTITY.tmp": true, "LOCK": true, "BALLAST": true, "db": true}
+
+// checkSpace adds up what must be free on each file system.
+func (d *formatDoc) checkSpace() error {
+	need := map[unix.Dev]int64{}
+	where := map[unix.Dev]string{}
+	add := func(path string, n int64) error {
+		dir := existing(path)
+		st, err := unix.StatPath(dir)
+		if err != nil {
+			return base.Wrap("format", dir, err)
+		}
+		need[st.Dev] += n
+		where[st.Dev] = dir
+		return nil
+	}
+	for _, p := range d.Devices {
+		if p.path == "" {
+			continue
+		}
+		n := p.Bytes
+		if st, err := unix.StatPath(p.path); err == nil {
+			n -= st.Blocks * 512 // comes free when it is replaced
+		}
+		if err := add(p.path, n); err != nil {
+			return err
+		}
+	}
+	if d.Holds == "" {
+		if err := add(d.Meta, metaReserve); err != nil {
+			return err
+		}
+	}
+	for dev, n := range need {
+		if err := checkSpace(where[dev], n); err != nil {
+			return base.WithHint(err, "choose a smaller --size, or --sparse to reserve nothing")
+		}
+	}
+	return nil
+}
+
+// checkSpace refuses when fewer than need bytes are free where path will be.
+func checkSpace(path string, need int64) error {
+	dir := existing(path)
+	f, err := unix.StatFS(dir)
+	if err != nil {
+		return base.Wrap("check the space of", dir, err)
+	}
+	if f.FreeBytes < need {
+		return base.Errorf("format", path, base.ErrNoSpace, "%s needed, %s free", base.FormatBytes(need), base.FormatBytes(f.FreeBytes))
+	}
+	return nil
+}
+
+// existing is the nearest folder of path that is there.
+func existing(path string) string {
+	for {
+		if st, err := os.Stat(path); err == nil && st.IsDir() {
+			return path
+		}
+		up := filepath.Dir(path)
+		if up == path {
+			return path
+		}
+		path = up
+	}
+}
+
+// showPlan tells what --yes would do.
+func (e *Env) showPlan(d *formatDoc) error {
+	if e.JSON {
+		if err := e.emit(d); err != nil {
+			return err
+		}
+		return quietly(ExitUsage)
+	}
+	var b strings.Builder
+	lost := false
+	for _, p := range d.Devices {
+		fmt.Fprintf(&b, "  %-9s  %s, %s%s\n", p.Action, p.Target, base.FormatBytes(p.Bytes), holds(p.Holds, &lost))
+	}
+	act := actCreate
+	if d.Holds != "" {
+		act = actOverwrite
+	}
+	fmt.Fprintf(&b, "  %-9s  %s%s\n", act, d.Meta, holds(d.Holds, &lost))
+	end := "Nothing was changed. Add --yes to do it."
+	if lost {
+		end = "Nothing was changed. Add --yes to do it; what these hold will be lost."
+	}
+	if err := e.say("format would\n%s%s", b.String(), end); err != nil {
+		return err
+	}
+	return quietly(ExitUsage)
+}
+
+func holds(text string, lost *bool) string {
+	if text == "" {
+		return ""
+	}
+	*lost = true
+	return ", which holds " + text
+}
+
+// doFormat carries the plan out. store.toml comes last: without it the
+// directory is no store, and format can be run again.
+func (e *Env) doFormat(ctx context.Context, t *Target, o FormatOptions, doc *formatDoc) (err error) {
+	if t.Dir != "" {
+		if err := os.MkdirAll(t.Dir, 0o755); err != nil {
+			return base.Wrap("format", t.Dir, pathCause(err))
+		}
+		if err := os.Remove(filepath.Join(t.Dir, ConfigName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return base.Wrap("format", t.Dir, pathCause(err))
+		}
+	}
+	var targets, made []string
+	defer func() {
+		if err != nil { // leave no half-made store behind
+			for _, path := range made {
+				_ = os.Remove(path)
+			}
+		}
+	}()
+	for _, p := range doc.Devices {
+		if err := p.create(ctx, o.Sparse); err != nil {
+			return err
+		}
+		targets = append(targets, p.Target)
+		if p.path != "" {
+			made = append(made, p.path)
+		}
+	}
+	devs, err := e.openDevices(ctx, t, parts{devices: targets, discard: o.Sparse}, false)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeDevices(devs)) }()
+	doc.Layout, err = store.Format(ctx, store.FormatOptions{
+		Devices: devs, Meta: meta.Options{Dir: doc.Meta}, SlabBytes: o.Slab, Overwrite: true})
+	if err != nil || t.Dir == "" {
+		return err
+	}
+	return newConfig(t, targets, doc.Meta, o.Sparse).write(t.Dir)
+}
+
+// create makes the file of a device. The one that it replaces is locked first,
+// so that nobody loses a store that is open.
+func (p *formatPart) create(ctx context.Context, sparse bool) error {
+	if p.Action == actReplace {
+		d, err := probe.Open(ctx, p.Target, probe.Options{})
+		if err != nil {
+			return err
+		}
+		defer func() { _ = closeDevices([]driver.Device{d}) }() // the file is gone already
+		if err := os.Remove(p.path); err != nil {
+			return base.Wrap("replace", p.path, pathCause(err))
+		}
+	}
+	if p.path == "" {
+		return nil
+	}
+	return file.Create(p.path, p.Bytes, sparse)
+}
+
+// newConfig describes the store with paths relative to its directory where they
+// are inside it.
+func newConfig(t *Target, targets []string, metaDir string, discard bool) *config {
+	c := &config{Version: configVersion, Meta: inside(t.Dir, metaDir), Discard: discard}
+	for _, target := range targets {
+		if path, ok := filePath(target); ok {
+			prefix := strings.TrimSuffix(target, path)
+			target = prefix + inside(t.Dir, path)
+		}
+		c.Devices = append(c.Devices, target)
+	}
+	return c
+}
+
+// inside gives path relative to dir if it lies below it, else absolute.
+func inside(dir, path string) string {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return path
+	}
+	base, err := filepath.Abs(dir)
+	if err != nil {
+		return abs
+	}
+	if rel, err := filepath.Rel(base, abs); err == nil && filepath.IsLocal(rel) {
+		return rel
+	}
+	return abs
+}

@@ -1,0 +1,98 @@
+package ctl
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/ugds-store/ugds/internal/base"
+)
+
+// DocVersion is the version of the documents that JSON output consists of. It
+// rises when a field changes its meaning or goes; new fields do not raise it.
+const DocVersion = 1
+
+// header begins every document.
+type header struct {
+	Version int       `json:"version"`
+	Verb    string    `json:"verb"`
+	Error   *errorDoc `json:"error,omitempty"`
+}
+
+type errorDoc struct {
+	Class string `json:"class"`
+	Text  string `json:"text"`
+}
+
+func head(verb string, err error) header {
+	h := header{Version: DocVersion, Verb: verb}
+	if err != nil && !errors.Is(err, errQuiet) {
+		name, _ := classify(err)
+		h.Error = &errorDoc{name, err.Error()}
+	}
+	return h
+}
+
+// emit writes one document.
+func (e *Env) emit(doc any) error {
+	b, err := json.MarshalIndent(doc, "", "  ")
+	if err != nil {
+		return base.Wrap("write", "document", err)
+	}
+	_, err = e.Stdout.Write(append(b, '\n'))
+	return err
+}
+
+// fail reports err as a document, if documents are wanted, and returns it.
+func (e *Env) fail(verb string, err error) error {
+	if e.JSON && err != nil && !Quiet(err) {
+		if werr := e.emit(head(verb, err)); werr != nil {
+			return werr
+		}
+	}
+	return err
+}
+
+// table writes aligned rows of names and values.
+func (e *Env) table(rows ...[2]string) error {
+	w := tabwriter.NewWriter(e.Stdout, 0, 0, 2, ' ', 0)
+	for _, r := range rows {
+		fmt.Fprintf(w, "%s\t%s\n", r[0], r[1])
+	}
+	return w.Flush()
+}
+
+func row(name, format string, args ...any) [2]string {
+	return [2]string{name, fmt.Sprintf(format, args...)}
+}
+
+// say writes a line of text unless documents are wanted.
+func (e *Env) say(format string, args ...any) error {
+	if e.JSON {
+		return nil
+	}
+	_, err := fmt.Fprintf(e.Stdout, format+"\n", args...)
+	return err
+}
+
+// counted is a reader that moves a bar.
+type counted struct {
+	r   io.Reader
+	bar Bar
+}
+
+func (c *counted) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.bar.Add(int64(n))
+	return n, err
+}
+
+// size prints n both ways.
+func size(n int64) string {
+	if n < base.KiB {
+		return fmt.Sprintf("%d bytes", n)
+	}
+	return fmt.Sprintf("%s (%d bytes)", base.FormatBytes(n), n)
+}
