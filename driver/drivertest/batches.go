@@ -68,7 +68,7 @@ func testBatchReuse(t *testing.T, h Harness) {
 // testConcurrent: submitters with extents of their own; each reads what it wrote.
 func testConcurrent(t *testing.T, h Harness) {
 	d := h.Dev
-	const workers, rounds, span = 8, 40, 2 * base.MiB
+	const workers, rounds, span = 8, 20, 512 * base.KiB
 	var wg sync.WaitGroup
 	for w := range int64(workers) {
 		rnd := testenv.Seed(t)

@@ -3,7 +3,9 @@
 package drivertest
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"testing"
 	"time"
@@ -149,15 +151,30 @@ func need(t *testing.T, ok bool, what string) {
 // round.
 func pattern(b []byte, seed uint64) {
 	x := seed*0x9e3779b97f4a7c15 + 1
-	for i := range b {
-		if i%8 == 0 {
-			x ^= x << 13
-			x ^= x >> 7
-			x ^= x << 17
-		}
-		b[i] = byte(x >> (i % 8 * 8))
+	for len(b) > 0 {
+		x ^= x << 13
+		x ^= x >> 7
+		x ^= x << 17
+		var word [8]byte
+		binary.LittleEndian.PutUint64(word[:], x)
+		b = b[copy(b, word[:]):]
 	}
 }
+
+// fill sets every byte of b to c, by doubling: the race detector makes a loop
+// over bytes slow.
+func fill(b []byte, c byte) {
+	if len(b) == 0 {
+		return
+	}
+	b[0] = c
+	for n := 1; n < len(b); n *= 2 {
+		copy(b[n:], b[:n])
+	}
+}
+
+// all tells whether every byte of b is c.
+func all(b []byte, c byte) bool { return bytes.Count(b, []byte{c}) == len(b) }
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()

@@ -96,9 +96,7 @@ func testShapes(t *testing.T, h Harness) {
 }
 
 func fillWhole(whole *driver.Region) driver.Request {
-	for i := range whole.CPU() {
-		whole.CPU()[i] = guard
-	}
+	fill(whole.CPU(), guard)
 	return write(0, whole.Seg(0, whole.Size()))
 }
 
@@ -106,9 +104,7 @@ func checkShape(t *testing.T, d driver.Device, name string, off, n int64, seed u
 	a, b, whole *driver.Region, shape func() int64) {
 	t.Helper()
 	in := d.Info()
-	for i := range b.CPU() {
-		b.CPU()[i] = guard
-	}
+	fill(b.CPU(), guard)
 	data := make([]byte, n)
 	pattern(data, seed)
 	from, to := cut(a, in.MemAlign, n, shape), cut(b, in.MemAlign, n, shape)
@@ -119,24 +115,18 @@ func checkShape(t *testing.T, d driver.Device, name string, off, n int64, seed u
 	if !bytes.Equal(got[off:off+n], data) {
 		t.Fatalf("%s: off %d n %d: wrong bytes on the device", name, off, n)
 	}
-	for i, c := range got {
-		if (int64(i) < off || int64(i) >= off+n) && c != guard {
-			t.Fatalf("%s: off %d n %d: byte %d of the device was changed", name, off, n, i)
-		}
+	if !all(got[:off], guard) || !all(got[off+n:], guard) {
+		t.Fatalf("%s: off %d n %d: bytes of the device around it were changed", name, off, n)
 	}
 	do(t, d, read(off, to...))
 	if !bytes.Equal(gather(b, to), data) {
 		t.Fatalf("%s: off %d n %d: wrong bytes read", name, off, n)
 	}
 	for _, s := range to { // wipe what was to be written; the rest must be guards
-		for i := range b.Bytes(s.Off, s.Len) {
-			b.Bytes(s.Off, s.Len)[i] = guard
-		}
+		fill(b.Bytes(s.Off, s.Len), guard)
 	}
-	for i, c := range b.CPU() {
-		if c != guard {
-			t.Fatalf("%s: off %d n %d: byte %d of the memory was changed", name, off, n, i)
-		}
+	if !all(b.CPU(), guard) {
+		t.Fatalf("%s: off %d n %d: memory around the segments was changed", name, off, n)
 	}
 }
 
@@ -199,9 +189,7 @@ func testMemoryAlignment(t *testing.T, h Harness) {
 			t.Error(err)
 		}
 	}
-	for i, c := range r.CPU() {
-		if c != 0 {
-			t.Fatalf("byte %d was changed", i)
-		}
+	if !all(r.CPU(), 0) {
+		t.Error("memory was changed")
 	}
 }
