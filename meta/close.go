@@ -47,6 +47,7 @@ func (d *DB) Close(ctx context.Context) error {
 // lock back.
 func (d *DB) shutDown() {
 	defer close(d.closed)
+	close(d.jobs) // nobody sends any more; an idle committer ends
 	if d.fence.err() != nil {
 		d.abandon()
 		d.closeErr = d.lock.release()
@@ -61,7 +62,8 @@ func (d *DB) shutDown() {
 			}
 			done <- err
 		}()
-		close(d.jobs)
+		d.fs.closing.Store(true)
+		<-d.reaped
 		d.views.close()
 		err = d.p.Close()
 	}()
@@ -76,6 +78,12 @@ func (d *DB) shutDown() {
 		d.abandon()
 		d.closeErr = errors.Join(base.Wrap("close metadata", d.o.Dir, d.fence.err()), d.lock.release())
 	}
+}
+
+// discard closes a DB that was never handed out; the lock stays the caller's.
+func (d *DB) discard() {
+	d.lock = &dirLock{free: func() error { return nil }}
+	_ = d.Close(context.Background())
 }
 
 // abandon leaves Pebble as it is: the fence falls if it has not yet, and when

@@ -3,6 +3,7 @@ package meta
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -170,6 +171,9 @@ func (d *DB) commit(ctx context.Context, op string, pb *pebble.Batch, fill func(
 		return err
 	}
 	err := d.send(pb)
+	if err == errNotSent {
+		return d.readOnly(op)
+	}
 	if err != nil {
 		d.fs.stats.failed.Add(1)
 		if lost != nil {
@@ -185,19 +189,47 @@ func (d *DB) commit(ctx context.Context, op string, pb *pebble.Batch, fill func(
 	return nil
 }
 
+// job is a batch on its way through the committer. Whoever moves verdict away
+// from 0 decides what the caller hears and readers see: a commit that was given
+// up stays invisible even if it succeeds afterwards.
+type job struct {
+	pb      *pebble.Batch
+	verdict atomic.Int32
+	answer  chan error
+}
+
+const (
+	answered = 1
+	givenUp  = 2
+)
+
+// errNotSent tells that the committer did not take the batch.
+var errNotSent = errors.New("not sent")
+
 // send gives the batch to the committer and waits for the answer. Any error
-// means that the outcome is unknown and the fence is down.
+// but errNotSent means that the outcome is unknown and the fence is down.
 func (d *DB) send(pb *pebble.Batch) error {
 	timer := time.NewTimer(d.o.CommitDeadline)
 	defer timer.Stop()
-	d.jobs <- pb // the committer is idle: only the holder of the turn sends
+	j := &job{pb: pb, answer: make(chan error, 1)}
 	select {
-	case err := <-d.answers:
+	case d.jobs <- j:
+	case <-d.fence.ch:
+		return errNotSent
+	case <-timer.C: // never: the committer is idle, since only the holder of the turn sends
+		return errNotSent
+	}
+	select {
+	case err := <-j.answer:
 		return err
 	case <-d.fence.ch:
 	case <-timer.C:
 		d.fence.trip(base.Errorf("commit", d.o.Dir, base.ErrTimeout, "not durable within %v", d.o.CommitDeadline))
 	}
+	if !j.verdict.CompareAndSwap(0, givenUp) {
+		return <-j.answer // nothing that can block lies before it
+	}
+	parked.Add(1) // the committer waits for a parked goroutine, or comes back
 	return d.fence.err()
 }
 
@@ -212,33 +244,52 @@ func (d *DB) late(op string, ctx context.Context) error {
 // committer applies batches, one at a time, on its own goroutine: on Pebble's
 // fatal path it is parked.
 func (d *DB) committer() {
-	for pb := range d.jobs {
-		err := d.apply(pb, pebble.Sync)
+	for j := range d.jobs {
+		snap, err := d.apply(j.pb, pebble.Sync)
 		if err != nil {
 			d.fence.trip(err)
 		}
-		d.answers <- err
-		if err != nil {
+		if !j.verdict.CompareAndSwap(0, answered) {
+			parked.Add(-1)
+			return
+		}
+		if err == nil {
+			d.views.install(snap)
+		}
+		j.answer <- err
+		if d.views.full() {
+			select {
+			case d.reap <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
+// reaper closes views until the last user of a closing DB has left.
+func (d *DB) reaper() {
+	defer close(d.reaped)
+	for {
+		select {
+		case <-d.reap:
+			d.views.reap()
+		case <-d.life.idle:
 			return
 		}
 	}
 }
 
-// apply commits pb and moves the view that readers see behind it.
-func (d *DB) apply(pb *pebble.Batch, how *pebble.WriteOptions) (err error) {
+// apply commits pb and takes the view behind it.
+func (d *DB) apply(pb *pebble.Batch, how *pebble.WriteOptions) (snap *pebble.Snapshot, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = panicError(r)
 		}
 	}()
 	if err := d.p.Apply(pb, how); err != nil {
-		return err
+		return nil, err
 	}
-	if cause := d.fence.err(); cause != nil {
-		return cause
-	}
-	d.views.refresh(d.p)
-	return nil
+	return d.p.NewSnapshot(), nil
 }
 
 // ApplyUnsynced makes the batch visible without a sync. It exists to show that
@@ -258,5 +309,10 @@ func (d *DB) ApplyUnsynced(b *Batch) error {
 	if err := copied.Apply(b.pb, nil); err != nil {
 		return base.Wrap("apply", d.o.Dir, err)
 	}
-	return d.apply(copied, pebble.NoSync)
+	snap, err := d.apply(copied, pebble.NoSync)
+	if err != nil {
+		return base.Wrap("apply", d.o.Dir, err)
+	}
+	d.views.install(snap)
+	return nil
 }

@@ -1,18 +1,18 @@
 package meta
 
 import (
+	"context"
 	"errors"
 	iofs "io/fs"
+	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
-	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/ugds-store/ugds/internal/base"
 )
 
 // Create makes the metadata directory, mode 0700, with an empty database for
 // the store of id, and is durable when it returns. A directory that exists must
-// be empty, else ErrExists. What a failed Create made is removed again; a crash
-// may leave a directory without identity, which neither Open nor Create takes.
+// be empty, or hold no more than an interrupted Create left, else ErrExists.
 func Create(o Options, id Identity) (err error) {
 	o = o.withDefaults()
 	if o.ReadOnly {
@@ -21,28 +21,58 @@ func Create(o Options, id Identity) (err error) {
 	if _, err := id.encode(); err != nil {
 		return err
 	}
-	made, err := makeDir(o)
+	if err := makeDir(o); err != nil {
+		return ioError("create metadata", o, o.Dir, err)
+	}
+	lock, err := beginCreate(o)
 	if err != nil {
 		return ioError("create metadata", o, o.Dir, err)
 	}
 	defer func() {
 		if err != nil {
-			removeMade(o, made)
+			// The next Create removes the rest, but does not touch what has an identity.
+			_ = o.FS.Remove(o.path(identityName))
 		}
+		err = errors.Join(err, lock.release())
 	}()
-	if err := writeFile(o.FS, o.path(lockName), nil); err != nil {
-		return ioError("create metadata", o, o.path(lockName), err)
-	}
-	lock, err := takeLock(o, false)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, lock.release()) }()
 	if err := createDatabase(o, lock, id); err != nil {
 		return err
 	}
 	restoreBallast(o, o.FS)
-	return writeIdentity(o.FS, o, id)
+	if err := writeIdentity(o.FS, o, id); err != nil {
+		return err
+	}
+	_ = o.FS.Remove(o.path(creatingName)) // means nothing beside an identity
+	return nil
+}
+
+// beginCreate marks the directory as being made, takes its lock, and removes
+// what an interrupted Create left.
+func beginCreate(o Options) (*dirLock, error) {
+	for _, name := range []string{creatingName, lockName} {
+		if _, err := o.FS.Stat(o.path(name)); err == nil {
+			continue
+		}
+		if err := writeFile(o.FS, o.path(name), nil); err != nil {
+			return nil, err
+		}
+		if err := syncDir(o.FS, o.Dir); err != nil {
+			return nil, err
+		}
+	}
+	lock, err := takeLock(o, false)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range []string{databaseName, identityTemp} {
+		if _, err := o.FS.Stat(o.path(name)); err != nil {
+			continue
+		}
+		if err := o.FS.RemoveAll(o.path(name)); err != nil {
+			return nil, errors.Join(err, lock.release())
+		}
+	}
+	return lock, nil
 }
 
 // createDatabase makes the database with its singletons.
@@ -51,7 +81,6 @@ func createDatabase(o Options, lock *dirLock, id Identity) error {
 	if err != nil {
 		return err
 	}
-	go d.committer()
 	b := new(pebble.Batch)
 	for _, s := range []struct {
 		key   []byte
@@ -67,21 +96,20 @@ func createDatabase(o Options, lock *dirLock, id Identity) error {
 	}
 	err = d.send(b)
 	d.lock = &dirLock{free: func() error { return nil }} // Create keeps its own
-	d.shutDown()
-	return errors.Join(ioError("create metadata", o, o.Dir, err), d.closeErr)
+	return errors.Join(ioError("create metadata", o, o.Dir, err), d.Close(context.Background()))
 }
 
-// makeDir makes o.Dir, synced into its parents, and reports whether it was new.
-func makeDir(o Options) (made bool, err error) {
+// makeDir makes o.Dir, synced into its parents, unless it is there and usable.
+func makeDir(o Options) error {
 	names, err := o.FS.List(o.Dir)
 	switch {
-	case err == nil && len(names) > 0:
+	case err == nil && len(names) > 0 && (slices.Contains(names, identityName) || !slices.Contains(names, creatingName)):
 		err := base.Errorf("create metadata", o.Dir, base.ErrExists, "the directory is not empty")
-		return false, base.WithHint(err, "choose another one, or remove what is in it")
+		return base.WithHint(err, "choose another one, or remove what is in it")
 	case err == nil:
-		return false, nil
+		return nil
 	case !errors.Is(err, iofs.ErrNotExist):
-		return false, err
+		return err
 	}
 	var parents []string // those whose listing changes
 	for dir := o.FS.PathDir(o.Dir); ; dir = o.FS.PathDir(dir) {
@@ -91,25 +119,12 @@ func makeDir(o Options) (made bool, err error) {
 		}
 	}
 	if err := o.FS.MkdirAll(o.Dir, 0o700); err != nil {
-		return false, err
+		return err
 	}
 	for _, dir := range parents {
 		if err := syncDir(o.FS, dir); err != nil {
-			return true, err
+			return err
 		}
 	}
-	return true, nil
+	return nil
 }
-
-// removeMade removes what a failed Create left, as far as that goes.
-func removeMade(o Options, dirToo bool) {
-	if dirToo {
-		_ = o.FS.RemoveAll(o.Dir)
-		return
-	}
-	for _, name := range []string{databaseName, lockName, ballastName, identityTemp, identityName} {
-		_ = o.FS.RemoveAll(o.path(name))
-	}
-}
-
-var _ vfs.FS = (*fenceFS)(nil)

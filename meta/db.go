@@ -22,9 +22,10 @@ type DB struct {
 	life  *life
 	iters atomic.Int64
 
-	turn    chan struct{} // holds the right to commit
-	jobs    chan *pebble.Batch
-	answers chan error
+	turn   chan struct{} // holds the right to commit
+	jobs   chan *job
+	reap   chan struct{} // wakes the reaper
+	reaped chan struct{} // closed when it has ended
 
 	mu         sync.Mutex // guards what follows
 	header     Header
@@ -83,7 +84,7 @@ func Open(o Options) (*DB, error) {
 	}
 	if err == nil && d.header.Store != id.Store {
 		err = base.Errorf("open metadata", o.Dir, base.ErrMismatch, "the database is of store %x, the identity file of %x", d.header.Store, id.Store)
-		d.abandon()
+		d.discard()
 	}
 	if err != nil {
 		return nil, errors.Join(err, lock.release())
@@ -97,21 +98,22 @@ func Open(o Options) (*DB, error) {
 func openLocked(o Options, lock *dirLock, create bool) (*DB, error) {
 	f := newFence(o.OnEvent)
 	d := &DB{o: o, fs: newFenceFS(o, f), fence: f, lock: lock, life: newLife(),
-		turn: make(chan struct{}, 1), jobs: make(chan *pebble.Batch), answers: make(chan error, 1),
-		closed: make(chan struct{})}
+		turn: make(chan struct{}, 1), jobs: make(chan *job),
+		reap: make(chan struct{}, 1), reaped: make(chan struct{}), closed: make(chan struct{})}
 	if err := d.openPebble(create); err != nil {
 		d.fs.closeFiles()
 		return nil, err
 	}
 	d.fs.opened()
+	go d.committer()
+	go d.reaper()
 	if create {
 		return d, nil
 	}
 	if err := d.load(); err != nil {
-		d.abandon()
+		d.discard()
 		return nil, openError(o, err)
 	}
-	go d.committer()
 	return d, nil
 }
 
@@ -282,7 +284,7 @@ func (d *DB) load() error {
 	if err := d.loadNamespaces(); err != nil {
 		return err
 	}
-	d.views.refresh(d.p)
+	d.views.install(d.p.NewSnapshot())
 	return nil
 }
 

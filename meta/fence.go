@@ -19,19 +19,21 @@ import (
 // Where Pebble 2.1.7 ends a process or panics because of a file (read in its
 // source), and what happens here:
 //
-//	db.go applyInternal            Fatalf  WAL write or sync failed          committer parked
-//	db.go commitWrite              panic   WAL writer already failed         recovered in the committer
-//	db.go rotateWAL                panic   WAL close or create failed        recovered in the committer
-//	wal/standalone_manager Create  Fatalf  WAL vanished before its open      committer parked
+//	db.go applyInternal            Fatalf  WAL write or sync failed          parked inside the wrapper, before
+//	db.go commitWrite              panic   WAL writer already failed         Pebble sees the error
+//	db.go rotateWAL                panic   WAL close, create or stat failed; likewise: this panic cannot be
+//	                                       its mutex is not held but will    recovered, the runtime ends the
+//	                                       be unlocked by a defer            process
+//	wal/standalone_manager Create  Fatalf  WAL vanished before its open      likewise
+//	version_set.go UpdateVersion   Fatalf  MANIFEST create, write, sync,     likewise: at the Fatalf Pebble holds
+//	  (called logAndApply before)          marker                            the mutex that readers need
+//	vfs/atomicfs Marker.Move       panic   directory sync failed, on a       likewise: the goroutine is Pebble's
+//	                                       flush goroutine
 //	version_set.go create          Fatalf  MANIFEST of a new database        panic, recovered in Create
-//	version_set.go UpdateVersion   Fatalf  MANIFEST create, write, sync,     parked inside the wrapper, before
-//	  (called logAndApply before)          marker; Pebble's mutex is held    Pebble takes its mutex again
-//	vfs/atomicfs Marker.Move       panic   directory sync failed, on a       parked inside the wrapper
-//	                                       background goroutine
 //	event.go DataCorruption        Fatalf  only without a listener           own listener
 //	table_stats.go                 Fatalf  remote objects only               not reachable
 //	open.go replayWAL              panic   ingested tables in the WAL        recovered in Open; never written
-//	format_major_version.go        Fatalf  a migration did not finish        recovered in Open
+//	format_major_version.go        Fatalf  a migration did not finish        panic, recovered in Open
 //	compaction*.go, obsolete_files.go, merging_iter.go, level_iter.go, ingest.go:
 //	                               Fatalf, panic on broken invariants        Fatalf parks; panics of the caller's
 //	                                                                         goroutine are recovered, those on

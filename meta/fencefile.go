@@ -42,6 +42,16 @@ func (f *fenceFile) WriteAt(p []byte, off int64) (n int, err error) {
 	return n, err
 }
 
+// Stat implements vfs.File. Pebble panics beyond recovery when it cannot tell
+// the size of a log that it reuses.
+func (f *fenceFile) Stat() (vfs.FileInfo, error) {
+	st, err := f.File.Stat()
+	if err != nil && !f.dir {
+		err = f.fs.failed("stat", f.path, err)
+	}
+	return st, err
+}
+
 // Preallocate implements vfs.File.
 func (f *fenceFile) Preallocate(off, n int64) error {
 	return f.fs.change("preallocate", f.path, func() error { return f.File.Preallocate(off, n) })

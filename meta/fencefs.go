@@ -29,6 +29,7 @@ type fenceFS struct {
 	stats stats
 
 	opening atomic.Bool  // Open runs: failures are returned, not parked
+	closing atomic.Bool  // Close runs
 	backoff atomic.Int64 // how long the next failed table write is held, in ns
 
 	mu       sync.Mutex
@@ -117,9 +118,11 @@ func (fs *fenceFS) failed(op, path string, err error) error {
 		if !insideOpen() {
 			park()
 		}
-	case fatalLater:
-		if !fs.opening.Load() {
+	case fatalOpen:
+		// The same, but Open and Close of Pebble return these.
+		if !fs.opening.Load() && !fs.closing.Load() {
 			fs.fence.trip(err)
+			park()
 		}
 	case retried:
 		fs.slowDown()
@@ -130,10 +133,10 @@ func (fs *fenceFS) failed(op, path string, err error) error {
 type severity int
 
 const (
-	harmless   severity = iota
-	retried             // Pebble tries again at once
-	fatalLater          // Pebble reports it to the committer
-	fatalHere           // Pebble would end the process
+	harmless  severity = iota
+	retried            // Pebble tries again at once
+	fatalOpen          // Pebble would end the process, except while it opens or closes
+	fatalHere          // Pebble would end the process
 )
 
 // fatality tells what Pebble makes of a failed op on path.
@@ -147,7 +150,7 @@ func (fs *fenceFS) fatality(op, path string) severity {
 	case strings.HasPrefix(name, "MANIFEST-"), strings.HasPrefix(name, "marker."):
 		return fatalHere
 	case strings.HasSuffix(name, ".log"):
-		return fatalLater
+		return fatalOpen
 	}
 	return retried
 }
@@ -178,7 +181,7 @@ func (fs *fenceFS) opened() {
 }
 
 // waitDrained waits until no change is inside the file system, or until stop.
-func (fs *fenceFS) waitDrained(stop <-chan struct{}) bool {
+func (fs *fenceFS) waitDrained(stop <-chan time.Time) bool {
 	fs.mu.Lock()
 	if fs.inflight == 0 {
 		fs.mu.Unlock()

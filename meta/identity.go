@@ -147,3 +147,13 @@ func syncDir(fs vfs.FS, dir string) error {
 	}
 	return errors.Join(f.Sync(), f.Close())
 }
+
+// WriteIdentity is WriteIdentity for the directory of d; behind the fence, and
+// on a read-only DB, it fails with ErrReadOnly.
+func (d *DB) WriteIdentity(id Identity) error {
+	if err := d.life.enter("write identity"); err != nil {
+		return err
+	}
+	defer d.life.leave()
+	return writeIdentity(d.fs, d.o, id)
+}

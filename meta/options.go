@@ -89,6 +89,7 @@ const (
 	lockName     = "LOCK"
 	ballastName  = "BALLAST"
 	databaseName = "db"
+	creatingName = "CREATING" // Create has begun and not ended
 )
 
 // Kind says what an Event is about.

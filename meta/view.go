@@ -11,8 +11,12 @@ import (
 type viewSet struct {
 	mu      sync.Mutex
 	current *view
-	dead    []*pebble.Snapshot // without users, to be closed by the committer
+	dead    []*pebble.Snapshot // without users, to be closed by the reaper
 }
+
+// reapBatch is how many views without users may wait for the reaper. Each makes
+// a flush keep one more version of the keys that changed meanwhile.
+const reapBatch = 16
 
 type view struct {
 	snap    *pebble.Snapshot
@@ -20,16 +24,29 @@ type view struct {
 	retired bool
 }
 
-// refresh replaces the view. Only the committer and Open call it: it takes
-// Pebble's mutex.
-func (s *viewSet) refresh(p *pebble.DB) {
-	next := &view{snap: p.NewSnapshot()}
+// install makes snap the view. It takes no lock of Pebble.
+func (s *viewSet) install(snap *pebble.Snapshot) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	old := s.current
-	s.current = next
+	s.current = &view{snap: snap}
 	if old != nil {
 		s.retire(old)
 	}
+}
+
+// full tells that the reaper has work.
+func (s *viewSet) full() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.dead) >= reapBatch
+}
+
+// reap closes views that nobody uses any more. Closing waits for a version edit
+// of Pebble that is under way, and behind the fence perhaps for ever, so only
+// the reaper calls it, on a goroutine of its own.
+func (s *viewSet) reap() {
+	s.mu.Lock()
 	dead := s.dead
 	s.dead = nil
 	s.mu.Unlock()
@@ -45,8 +62,7 @@ func (s *viewSet) retire(v *view) {
 	}
 }
 
-// get lends the view. Readers never close a snapshot: that takes Pebble's mutex,
-// which may be held for ever behind the fence.
+// get lends the view. Readers never close a snapshot.
 func (s *viewSet) get() *view {
 	s.mu.Lock()
 	defer s.mu.Unlock()
