@@ -43,7 +43,7 @@ func child() {
 	case "nofile":
 		err = errors.Join(unix.SetRlimit(unix.RlimitNofile, unix.Rlimit{Soft: 64, Hard: 64}), childIO())
 	case "writer":
-		childWriter()
+		err = childWriter()
 	default:
 		err = fmt.Errorf("unknown role %q", role)
 	}
@@ -153,5 +153,3 @@ func TestRestrictedEnvironments(t *testing.T) {
 		})
 	}
 }
-
-func childWriter() {}
