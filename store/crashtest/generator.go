@@ -23,6 +23,7 @@ type Setup struct {
 	Workers   int
 	Ops       int // actions of all workers together
 	Keys      int // of each worker
+	Relaxed   int // of 100 operations, how many are relaxed
 	Draws     int // cuts drawn from one shot
 	MaxShots  int
 }
@@ -31,8 +32,11 @@ type Setup struct {
 type Incident struct {
 	Meta    bool // the metadata disk dies; else a disk loses power
 	Disk    int
-	After   int64 // steps of the run
+	After   int64 // steps of the run since the last incident
 	OnFlush bool  // wait for the next flush that is submitted
+	// OnRelaxed waits for the answer of a relaxed operation's write while nothing
+	// is being flushed: the data is published and only in the cache.
+	OnRelaxed bool
 }
 
 // NewSetup draws the setup of a seed.
@@ -43,17 +47,18 @@ func NewSetup(seed uint64) Setup {
 		Seed: seed, Disks: 1 + rng.IntN(3), BlockSize: pick(512, 4096), SlabBytes: 64 * base.KiB,
 		Discard: rng.IntN(4) > 0, Depth: int(pick(4, 16, 64)),
 		Pace:      Pace{Pause: time.Duration(pick(20, 80, 200)) * time.Microsecond, PausePer16: int(pick(1, 3, 6)), Hold: int(pick(1, 3, 8))},
-		FreeSlabs: pick(12, 20, 32, 48),
+		FreeSlabs: pick(16, 28, 40, 60),
 		RoundAge:  time.Duration(pick(2, 10, 50)) * time.Millisecond,
 		IdleMark:  time.Duration(pick(1, 1, 5)) * time.Millisecond,
 		Workers:   3 + rng.IntN(4), Ops: 320 + rng.IntN(120), Keys: 5 + rng.IntN(5),
-		Draws: 4, MaxShots: 400,
+		Relaxed: int(pick(30, 50, 90)), Draws: 3, MaxShots: 100,
 	}
-	for range rng.IntN(4) * rng.IntN(2) { // none in five of eight
-		s.Incidents = append(s.Incidents, Incident{Disk: rng.IntN(3), After: rng.Int64N(1200), OnFlush: rng.IntN(2) == 0})
+	for range [...]int{0, 0, 0, 1, 2, 3, 4, 5, 6, 8}[rng.IntN(10)] {
+		how := rng.IntN(4)
+		s.Incidents = append(s.Incidents, Incident{Disk: rng.IntN(3), After: 20 + rng.Int64N(200), OnFlush: how == 0, OnRelaxed: how > 1})
 	}
 	if rng.IntN(4) == 0 {
-		s.Incidents = append(s.Incidents, Incident{Meta: true, After: 300 + rng.Int64N(1500)})
+		s.Incidents = append(s.Incidents, Incident{Meta: true, After: 100 + rng.Int64N(900)})
 	}
 	return s
 }
@@ -102,7 +107,7 @@ func newPlan(s Setup) plan {
 	p := plan{keys: s.Workers * per}
 	for w := range s.Workers {
 		rng := rand.New(rand.NewPCG(s.Seed, uint64(w)+1))
-		g := &generator{rng: rng, first: w * per, keys: s.Keys, all: p.keys, puts: map[int]int64{}}
+		g := &generator{rng: rng, first: w * per, keys: s.Keys, all: p.keys, relaxed: s.Relaxed, puts: map[int]int64{}}
 		var list []action
 		for len(list) < s.Ops/s.Workers+1 {
 			list = append(list, g.next()...)
@@ -116,8 +121,12 @@ type generator struct {
 	rng         *rand.Rand
 	first, keys int
 	all         int
+	relaxed     int
 	puts        map[int]int64
 }
+
+// late decides whether an operation is relaxed.
+func (g *generator) late() bool { return g.rng.IntN(100) < g.relaxed }
 
 func (g *generator) key() int { return g.first + g.rng.IntN(g.keys) }
 
@@ -152,7 +161,7 @@ func (g *generator) next() []action {
 	case p < 40:
 		return []action{g.put(g.key())}
 	case p < 52:
-		a := action{kind: actDelete, keys: []int{g.key()}, relaxed: rng.IntN(3) == 0}
+		a := action{kind: actDelete, keys: []int{g.key()}, relaxed: g.late()}
 		if rng.IntN(12) == 0 {
 			a.timeout = time.Duration(1+rng.IntN(300)) * time.Microsecond
 		}
@@ -174,7 +183,7 @@ func (g *generator) next() []action {
 }
 
 func (g *generator) put(key int) action {
-	a := action{kind: actPut, keys: []int{key}, sizes: []int64{g.size(key, 0)}, relaxed: g.rng.IntN(2) == 0,
+	a := action{kind: actPut, keys: []int{key}, sizes: []int64{g.size(key, 0)}, relaxed: g.late(),
 		replace: g.rng.IntN(5) > 0, region: g.rng.IntN(2) == 0}
 	if g.rng.IntN(10) == 0 {
 		a.timeout = time.Duration(1+g.rng.IntN(400)) * time.Microsecond
@@ -184,7 +193,7 @@ func (g *generator) put(key int) action {
 }
 
 func (g *generator) batch() action {
-	a := action{kind: actBatch, relaxed: g.rng.IntN(2) == 0, replace: true}
+	a := action{kind: actBatch, relaxed: g.late(), replace: true}
 	for _, i := range g.rng.Perm(g.keys)[:min(g.keys, 2+g.rng.IntN(3))] {
 		a.keys = append(a.keys, g.first+i)
 		a.sizes = append(a.sizes, g.size(g.first+i, 0))
@@ -198,7 +207,7 @@ func (g *generator) lease() []action {
 	out := []action{{kind: actLease, keys: []int{k, g.key()}}}
 	for range 1 + g.rng.IntN(2) {
 		if g.rng.IntN(3) == 0 {
-			out = append(out, action{kind: actDelete, keys: []int{k}, relaxed: g.rng.IntN(2) == 0})
+			out = append(out, action{kind: actDelete, keys: []int{k}, relaxed: g.late()})
 		} else {
 			p := g.put(k)
 			p.replace = true
@@ -213,7 +222,7 @@ func (g *generator) lease() []action {
 // so that slabs return and are cut for another class.
 func (g *generator) wave() []action {
 	size := []int64{9 * base.KiB, 15 * base.KiB, 21 * base.KiB, 31 * base.KiB, 60 * base.KiB}[g.rng.IntN(5)]
-	relaxed := g.rng.IntN(2) == 0
+	relaxed := g.late()
 	fill := action{kind: actBatch, relaxed: relaxed, replace: true}
 	var out []action
 	for i := range waveKeys {

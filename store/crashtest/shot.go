@@ -31,10 +31,10 @@ type metaDraw struct {
 const (
 	chanceFormat = 180
 	chanceEdge   = 120 // open and close
-	chanceMeta   = 90
-	chanceRun    = 45
-	chanceRare   = 180 // a step of a discard or a flush
-	chanceQuiet  = 2   // nothing is unresolved
+	chanceMeta   = 50
+	chanceRun    = 16
+	chanceRare   = 80 // a step of a discard or a flush
+	chanceQuiet  = 2  // nothing is unresolved
 )
 
 // cut keeps this instant if the dice say so. The lock is held.
@@ -104,18 +104,42 @@ func (w *world) maybeIncident(s Step) {
 	if w.runSteps++; w.runSteps < in.After || in.OnFlush && (s.Op != driver.OpFlush || s.Kind != StepSubmit) {
 		return
 	}
+	if in.OnRelaxed && !w.onlyCached(s) {
+		return
+	}
 	if in.Meta {
 		w.incident++
+		w.runSteps = 0
 		w.metaDead = true
 		w.mfs.FailAt(1, nil, true)
 		return
 	}
 	d := w.disks[in.Disk%len(w.disks)]
+	if in.OnRelaxed {
+		d = w.disks[s.Disk]
+	}
 	if d.state != driver.StateReady {
 		return // it is still down from the last time
 	}
 	w.incident++
+	w.runSteps = 0
 	w.powerCuts++
 	w.failed, w.failedAt = true, w.lab.index
 	d.powerCutLocked(w.rng)
+}
+
+// onlyCached tells whether s is the answer of a relaxed operation's write while
+// no disk has a flush in flight. The lock is held.
+func (w *world) onlyCached(s Step) bool {
+	if o := w.track.ops[s.Label]; s.Kind != StepAnswer || s.Op != driver.OpWrite || o == nil || !o.Relaxed {
+		return false
+	}
+	for _, d := range w.disks {
+		for _, c := range d.queue {
+			if c.req.Op == driver.OpFlush {
+				return false
+			}
+		}
+	}
+	return true
 }

@@ -32,9 +32,9 @@ func (sh *shot) draw(seed uint64, i int) *image {
 	rng := rand.New(rand.NewPCG(seed^uint64(sh.step)<<20, uint64(i)))
 	im := &image{cut: CutAll, lab: new(Lab), meta: sh.draws[i].fs, percent: sh.draws[i].percent}
 	switch {
-	case sh.metaDead && i%2 == 0:
+	case sh.metaDead && (i+int(sh.step))%2 == 0:
 		im.cut = CutMeta
-	case i%4 == 3:
+	case (i+int(sh.step))%4 == 3:
 		im.cut = CutHost
 	}
 	fast := func(o *DiskOptions) {
@@ -152,7 +152,7 @@ func (im *image) verify(ctx context.Context, w *world, sh *shot, i int) (violati
 		complain("the store opened read-only: %v", err)
 	}
 	which := (int(sh.step) + i) % 8
-	if which == 1 && len(violations) == 0 {
+	if which == 1 && len(violations) == 0 && s.ReadOnly() == nil {
 		violations = append(violations, im.churn(ctx, s, w.hist, r)...)
 	}
 	if err := s.Close(ctx); err != nil {

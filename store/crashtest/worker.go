@@ -41,8 +41,11 @@ func (w *world) runWorker(ctx context.Context, list []action) {
 		return
 	}
 	k.region = r
-	for _, a := range list {
+	for i, a := range list {
 		k.do(a)
+		if i%4 != 0 { // some go on against a disk that is down
+			w.awaitDisks()
+		}
 	}
 	for len(k.leases) > 0 {
 		k.release()
@@ -127,7 +130,7 @@ func (k *worker) put(a action) {
 	}
 	err := k.ns(key).Put(ctx, keyName(key), v, store.PutOptions{Durability: durability(a.relaxed), Replace: replace})
 	k.w.finish(o, err)
-	if sure && !replace {
+	if sure && !replace && !k.w.unsure() {
 		if exists := prev != nil && prev.Kind == KindPut; exists != errors.Is(err, store.ErrExists) {
 			k.w.fault("put without replace of a key that exists (%v): %v", exists, o)
 		}
@@ -146,7 +149,7 @@ func (k *worker) delete(a action) {
 	err := k.ns(key).Delete(ctx, keyName(key), store.DeleteOptions{Durability: durability(a.relaxed)})
 	k.w.finish(o, err)
 	exists := prev != nil && prev.Kind == KindPut
-	if sure && a.timeout == 0 && exists == errors.Is(err, store.ErrNotFound) && (err == nil || errors.Is(err, store.ErrNotFound)) {
+	if sure && a.timeout == 0 && exists == errors.Is(err, store.ErrNotFound) && !k.w.unsure() {
 		k.w.fault("delete of a key that exists (%v): %v", exists, o)
 	}
 }
@@ -236,9 +239,7 @@ func (k *worker) check(what string, key int, b []byte, err error, allowed []*Op,
 				return
 			}
 		}
-		var unsure bool
-		k.w.lab.Locked(func() { unsure = k.w.failed || k.w.metaDead })
-		if unsure && (errors.Is(err, store.ErrIsolated) || errors.Is(err, store.ErrReadOnly) || absent) {
+		if k.w.unsure() && (errors.Is(err, store.ErrIsolated) || errors.Is(err, store.ErrReadOnly) || absent) {
 			return
 		}
 		k.w.fault("%s of key %d: %v; allowed: %v", what, key, err, allowed)
@@ -286,7 +287,7 @@ func (k *worker) lease(keys []int) {
 	}
 	h.lease = l
 	for i, key := range keys {
-		if h.sure[i] && l.Present(i) != (h.want[i] != nil) {
+		if h.sure[i] && l.Present(i) != (h.want[i] != nil) && !k.w.unsure() {
 			k.w.fault("lookup of key %d: present %v, last %v", key, l.Present(i), h.want[i])
 		}
 	}
@@ -310,9 +311,7 @@ func (k *worker) readLeases() {
 			if err == nil && isValue(b, k.w.set.Seed, h.want[i]) {
 				continue
 			}
-			var failed bool
-			k.w.lab.Locked(func() { failed = k.w.failed })
-			if err != nil && failed && errors.Is(err, store.ErrIsolated) {
+			if err != nil && k.w.unsure() && errors.Is(err, store.ErrIsolated) {
 				continue
 			}
 			k.w.fault("I2: a lease of key %d read something else than %v: %v", key, h.want[i], err)
@@ -340,10 +339,30 @@ func (k *worker) flush() {
 	switch {
 	case err == nil:
 		k.w.promiseEnd(called)
-	case k.w.dead() && (errors.Is(err, store.ErrReadOnly) || errors.Is(err, store.ErrUnknown)):
+	case k.w.unsure() && (errors.Is(err, store.ErrReadOnly) || errors.Is(err, store.ErrUnknown) || errors.Is(err, store.ErrIsolated)):
 	default:
 		k.w.fault("flush: %v", err)
 	}
+}
+
+// unsure tells whether something failed, so that operations may fail or be
+// withdrawn.
+func (w *world) unsure() (unsure bool) {
+	w.lab.Locked(func() { unsure = w.failed || w.metaDead })
+	return unsure
+}
+
+// awaitDisks waits until every disk is ready again, with a bound.
+func (w *world) awaitDisks() {
+	for range 2000 {
+		down := false
+		w.lab.Locked(func() { down = w.anyDown() })
+		if !down {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	w.fault("a disk that lost power did not come back")
 }
 
 func (w *world) dead() (dead bool) {
