@@ -32,10 +32,15 @@ func execute(ctx context.Context, env *ctl.Env, args []string) int {
 	root := newRoot(env)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
-	if err != nil && !ctl.Quiet(err) {
+	code := ctl.ExitCode(err)
+	switch {
+	case err == nil || ctl.Quiet(err):
+	case code == ctl.ExitInterrupted:
+		fmt.Fprintln(env.Stderr, "ugdsctl: interrupted")
+	default:
 		fmt.Fprintln(env.Stderr, "ugdsctl:", err)
 	}
-	return ctl.ExitCode(err)
+	return code
 }
 
 func newRoot(env *ctl.Env) *cobra.Command {

@@ -168,6 +168,9 @@ func demoRestart(ctx context.Context, e *Env, dir string, o DemoOptions, doc *de
 		return err
 	}
 	out, err := o.Restart(ctx, dir, o)
+	if ctx.Err() != nil {
+		return interrupted{}
+	}
 	var v verifyDoc
 	if jerr := json.Unmarshal(out, &v); jerr != nil {
 		return errors.Join(base.Wrap("demo", "second process", jerr), err)

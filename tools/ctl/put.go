@@ -77,10 +77,10 @@ func putStream(ctx context.Context, e *Env, ns *store.Namespace, key []byte, in 
 	}
 	bar := e.progress("put", total)
 	defer bar.Done()
-	n, err := io.CopyBuffer(onlyWriter{w}, &counted{r: reader{ctx, in}, bar: bar}, make([]byte, copyBytes))
+	n, err := io.CopyBuffer(onlyWriter{w}, &counted{r: reader{ctx, in, o.File}, bar: bar}, make([]byte, copyBytes))
 	if err != nil {
 		w.Abort()
-		return 0, base.Wrap("put", o.Key, err)
+		return 0, err
 	}
 	return n, existsHint(w.Close())
 }
@@ -115,8 +115,9 @@ func (e *Env) input(name string) (io.ReadCloser, int64, error) {
 // reader ends with ctx, also while a read from a pipe or a terminal waits. What
 // that read still brings is lost, and so is its buffer.
 type reader struct {
-	ctx context.Context
-	r   io.Reader
+	ctx  context.Context
+	r    io.Reader
+	name string
 }
 
 func (r reader) Read(p []byte) (int, error) {
@@ -131,6 +132,9 @@ func (r reader) Read(p []byte) (int, error) {
 	}()
 	select {
 	case got := <-done:
+		if got.err != nil && got.err != io.EOF {
+			got.err = base.Wrap("read", r.name, pathCause(got.err))
+		}
 		return got.n, got.err
 	case <-r.ctx.Done():
 		return 0, interrupted{}

@@ -1,0 +1,247 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// program is ugdsctl as another process: the test binary itself (see TestMain).
+func program(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self, args...)
+	cmd.Env = append(os.Environ(), asProgram+"=1")
+	return cmd
+}
+
+func exitCode(err error) int {
+	var e *exec.ExitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &e):
+		return e.ExitCode()
+	}
+	return -1
+}
+
+func newStore(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "s")
+	if _, errs, code := call(t, "", "format", "--store", dir, "--size", "64MiB", "--yes"); code != 0 {
+		t.Fatal(errs)
+	}
+	return dir
+}
+
+// startPut begins a put from a pipe and returns when the store is open.
+func startPut(t *testing.T, dir string) (cmd *exec.Cmd, stdin io.WriteCloser, stderr *bytes.Buffer) {
+	t.Helper()
+	cmd = program(t, "put", "--store", dir, "half", "-")
+	stderr = new(bytes.Buffer)
+	cmd.Stderr = stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // does nothing if it has ended
+	// The metadata is opened when the devices are locked. Looking with another
+	// ugdsctl would lock the put out.
+	fds := filepath.Join("/proc", strconv.Itoa(cmd.Process.Pid), "fd")
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		for _, name := range ls(t, fds) {
+			if to, _ := os.Readlink(filepath.Join(fds, name)); to == filepath.Join(dir, "meta", "LOCK") {
+				return cmd, stdin, stderr
+			}
+		}
+	}
+	t.Fatalf("the put never opened the store: %s", stderr)
+	return nil, nil, nil
+}
+
+// TestInterrupt: an interrupt in the middle of a value ends with 130, says so in
+// one line, and leaves a closed store without a trace of the value.
+func TestInterrupt(t *testing.T) {
+	dir := newStore(t)
+	cmd, stdin, stderr := startPut(t, dir)
+	if _, err := stdin.Write(make([]byte, 3<<20)); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if code := exitCode(cmd.Wait()); code != 130 || stderr.String() != "ugdsctl: interrupted\n" {
+		t.Errorf("exit %d, %q", code, stderr)
+	}
+	clean(t, dir)
+}
+
+// TestKilled: SIGKILL in the middle of a value, and the next open at once.
+func TestKilled(t *testing.T) {
+	dir := newStore(t)
+	cmd, stdin, _ := startPut(t, dir)
+	if _, err := stdin.Write(make([]byte, 3<<20)); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // killed
+	clean(t, dir)
+}
+
+func clean(t *testing.T, dir string) {
+	t.Helper()
+	if out, errs, code := call(t, "", "ls", "--store", dir); code != 0 || out != "" {
+		t.Errorf("ls: exit %d, %q %s", code, out, errs)
+	}
+	if out, errs, code := call(t, "", "fsck", "--store", dir); code != 0 {
+		t.Errorf("fsck: exit %d, %q %s", code, out, errs)
+	}
+}
+
+// TestSecondOpener: a store that a living process has open is refused at once,
+// with the name of that process, by readers and writers.
+func TestSecondOpener(t *testing.T) {
+	dir := newStore(t)
+	cmd, stdin, _ := startPut(t, dir)
+	for _, args := range [][]string{{"ls"}, {"rm", "x"}, {"get", "x", "-"}, {"format", "--yes"}, {"stat"}} {
+		begin := time.Now()
+		_, errs, code := call(t, "", append(args, "--store", dir)...)
+		if code != 5 || !strings.Contains(errs, "locked") || !strings.Contains(errs, "pid") {
+			t.Errorf("%v: exit %d, %s", args, code, errs)
+		}
+		if took := time.Since(begin); took > 10*time.Second {
+			t.Errorf("%v took %v", args, took)
+		}
+	}
+	if _, errs, code := call(t, "", "fsck", "--store", dir); code != 8 || !strings.Contains(errs, "locked") {
+		t.Errorf("fsck: exit %d, %s", code, errs)
+	}
+	if err := stdin.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	if out, _, _ := call(t, "", "ls", "--store", dir); out != "half\n" {
+		t.Errorf("ls: %q", out)
+	}
+}
+
+// TestPipe: a reader that goes away ends get and ls without a word.
+func TestPipe(t *testing.T) {
+	dir := newStore(t)
+	if _, errs, code := call(t, strings.Repeat("x", 8<<20), "put", "--store", dir, "k", "-"); code != 0 {
+		t.Fatal(errs)
+	}
+	cmd := program(t, "get", "--store", dir, "k", "-")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(out, make([]byte, 10)); err != nil {
+		t.Fatal(err)
+	}
+	if err := out.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if code := exitCode(cmd.Wait()); code != 141 || stderr.Len() > 0 {
+		t.Errorf("exit %d, %q", code, &stderr)
+	}
+	if out, _, _ := call(t, "", "ls", "--store", dir); out != "k\n" {
+		t.Errorf("ls: %q", out)
+	}
+}
+
+// TestDemoInterrupted: the demo removes what it made.
+func TestDemoInterrupted(t *testing.T) {
+	tmp := t.TempDir()
+	cmd := program(t, "demo", "--size", "512MiB")
+	cmd.Env = append(cmd.Env, "TMPDIR="+tmp)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(20 * time.Second); len(ls(t, tmp)) == 0 && time.Now().Before(end); {
+		time.Sleep(5 * time.Millisecond)
+	}
+	time.Sleep(50 * time.Millisecond)
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := exitCode(cmd.Wait()); code != 130 {
+		t.Errorf("exit %d", code)
+	}
+	if left := ls(t, tmp); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func ls(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// TestDemoTooLarge: too little space is said before anything is written, with
+// what helps.
+func TestDemoTooLarge(t *testing.T) {
+	tmp := t.TempDir()
+	t.Setenv("TMPDIR", tmp)
+	_, errs, code := call(t, "", "demo", "--size", "1TiB")
+	if code != 1 || !strings.Contains(errs, "--size") || !strings.Contains(errs, "free") {
+		t.Errorf("exit %d, %s", code, errs)
+	}
+	if left := ls(t, tmp); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// TestManyReaders: verbs that only read can run at the same time.
+func TestManyReaders(t *testing.T) {
+	dir := newStore(t)
+	if _, errs, code := call(t, "value", "put", "--store", dir, "k", "-"); code != 0 {
+		t.Fatal(errs)
+	}
+	var all []*exec.Cmd
+	for range 4 {
+		for _, args := range [][]string{{"ls"}, {"get", "k", os.DevNull}, {"stat"}, {"fsck"}} {
+			cmd := program(t, append(args, "--store", dir)...)
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, cmd)
+		}
+	}
+	for _, cmd := range all {
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%v: %v", cmd.Args[1:], err)
+		}
+	}
+}
