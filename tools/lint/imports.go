@@ -2,6 +2,7 @@ package lint
 
 import (
 	"go/ast"
+	"regexp"
 	"strings"
 )
 
@@ -128,6 +129,31 @@ func checkModules(t *Tree, r *report) {
 		f.imports(func(p string, s *ast.ImportSpec) {
 			if p == "math/rand" {
 				r.add(f.Path, t.line(s.Pos()), "imports math/rand: use math/rand/v2 with a seed")
+			}
+		})
+	})
+}
+
+var indirect = regexp.MustCompile(`(?m)^\s*(?:require )?(\S+) v\S+ // indirect$`)
+
+// checkGoMod: go.mod lists what we import as ours.
+func checkGoMod(t *Tree, r *report) {
+	var mods []string
+	for _, f := range t.Files {
+		if f.Path == "go.mod" {
+			for _, m := range indirect.FindAllSubmatch(f.Data, -1) {
+				mods = append(mods, string(m[1]))
+			}
+		}
+	}
+	told := map[string]bool{}
+	t.goFiles(func(f *File) {
+		f.imports(func(p string, s *ast.ImportSpec) {
+			for _, m := range mods {
+				if under(p, m) && !told[m] {
+					told[m] = true
+					r.add("go.mod", 0, "%s is marked indirect, but %s imports it", m, f.Path)
+				}
 			}
 		})
 	})

@@ -35,9 +35,10 @@ func checkUnsafe(t *Tree, r *report) {
 // with, no calls.
 var errnoNames = regexp.MustCompile(`^(E[A-Z0-9]+|Errno|SIG[A-Z0-9]+|Signal)$`)
 
+// checkKernel: tests may prepare the world that they need, mounts for example.
 func checkKernel(t *Tree, r *report) {
 	t.goFiles(func(f *File) {
-		if under(f.Dir(), "internal/unix", "internal/uring") {
+		if f.Test() || under(f.Dir(), "internal/unix", "internal/uring", testenv) {
 			return
 		}
 		f.uses("syscall", func(sel *ast.SelectorExpr) {

@@ -42,6 +42,7 @@ func Rules() []Rule {
 	return []Rule{
 		{"layers", "imports point down only", checkLayers},
 		{"modules", "each third-party module has one place", checkModules},
+		{"gomod", "go.mod tells direct dependencies from the others", checkGoMod},
 		{"pure", "alloc and driver/nvme do no I/O and know no clock", checkPure},
 		{"unsafe", "unsafe, assembly and cgo stay in their islands", checkUnsafe},
 		{"kernel", "internal/unix is the one door to the kernel", checkKernel},

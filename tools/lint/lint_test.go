@@ -115,6 +115,8 @@ var bad = []struct {
 	{"modules", "tools/ctl/x.go", "package ctl\n\nimport _ \"github.com/spf13/cobra\"\n", "belongs to cmd"},
 	{"modules", "store/x.go", "package store\n\nimport _ \"example.org/new\"\n", "a module without a place"},
 	{"modules", "store/x.go", "package store\n\nimport _ \"math/rand\"\n", "math/rand/v2"},
+	{"gomod", "go.mod", "module x\n\nrequire (\n\tgithub.com/cockroachdb/pebble/v2 v2.1.7 // indirect\n\texample.org/other v1.0.0 // indirect\n)\n", "meta/meta.go imports it"},
+	{"gomod", "go.mod", "module x\n\nrequire golang.org/x/sys v0.1.0 // indirect\n", "internal/unix/unix.go imports it"},
 	{"pure", "alloc/x.go", "package alloc\n\nimport _ \"time\"\n", "alloc imports time"},
 	{"pure", "driver/nvme/x.go", "// Package nvme is types.\npackage nvme\n\nimport _ \"os\"\n", "imports os"},
 	{"unsafe", "store/x.go", "package store\n\nimport _ \"unsafe\"\n", "unsafe outside"},
