@@ -232,9 +232,3 @@ func (d *Device) checkIdle() {
 		signal(d.idleC)
 	}
 }
-
-func (d *Device) idle() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.requests == 0 && d.submitting == 0
-}

@@ -17,9 +17,9 @@ type engine interface {
 	start(c *cmd)
 	// kick lets the kernel see what was started. Called without mu.
 	kick()
-	// await works until done reports true or ctx ends; wake has a token when it
-	// may be worth asking done again.
-	await(ctx context.Context, done func() bool, wake <-chan struct{}) error
+	// await works until g has ended or ctx ends; wake has a token when it may be
+	// worth asking g again.
+	await(ctx context.Context, g goal, wake <-chan struct{}) error
 	// tick is called by the watcher. It moves Device.reaped on.
 	tick()
 	// buffer is the registered buffer of r, or -1. Called with mu held.
@@ -31,6 +31,32 @@ type engine interface {
 	release(buf int32)
 	// close stops everything; nothing is in flight.
 	close()
+}
+
+// goal is what a waiter waits for: a *driver.Batch, or one of those below. They
+// are pointers, so that waiting does not allocate.
+type goal interface{ Ended() bool }
+
+// roomGoal is room for one more command, or the end of StateReady.
+type roomGoal Device
+
+// Ended implements goal.
+func (g *roomGoal) Ended() bool {
+	d := (*Device)(g)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.room(true) || d.State() != driver.StateReady
+}
+
+// idleGoal is that nothing is in flight or being submitted.
+type idleGoal Device
+
+// Ended implements goal.
+func (g *idleGoal) Ended() bool {
+	d := (*Device)(g)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.requests == 0 && d.submitting == 0
 }
 
 // startEngine chooses the engine by trying it out.
@@ -57,7 +83,7 @@ func (d *Device) startEngine(o *Options) error {
 
 // PollBatch implements driver.Poller.
 func (d *Device) PollBatch(ctx context.Context, b *driver.Batch) error {
-	return d.eng.await(ctx, b.Ended, b.EndedC())
+	return d.eng.await(ctx, b, b.EndedC())
 }
 
 // exec runs c with ordinary system calls and gives bytes or a negative errno.

@@ -113,6 +113,8 @@ func (h *handle) describeFile(o *Options) {
 	switch h.fs.Type {
 	case "ext4", "xfs", "btrfs":
 		in.WriteZeroes = !o.Hooks.NoZeroRange
+	case "nfs", "fuse":
+		h.reason("%s: the lock may be free before a killed owner's requests have landed", h.fs.Type)
 	}
 }
 

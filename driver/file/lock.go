@@ -14,6 +14,9 @@ import (
 const (
 	lockPoll  = 5 * time.Millisecond
 	scanEvery = time.Second // looking through /proc for holders is not free
+	// lockGrace is how long an unknown holder of a block device is given: a
+	// process that is just being started may have a copy of a closed descriptor.
+	lockGrace = 200 * time.Millisecond
 )
 
 // errHeld says that somebody else has the lock or the block device.
@@ -44,7 +47,7 @@ func acquire(ctx context.Context, o *Options) (*handle, error) {
 		if err := giveUp(ctx, o, v, time.Since(start)); err != nil {
 			return nil, err
 		}
-		if waited == "" {
+		if waited == "" && !v.unknown {
 			waited = v.why
 			if o.OnWait != nil {
 				o.OnWait(v.why)
@@ -60,6 +63,8 @@ func acquire(ctx context.Context, o *Options) (*handle, error) {
 // giveUp decides whether waiting makes sense; nil means wait.
 func giveUp(ctx context.Context, o *Options, v verdict, waited time.Duration) error {
 	switch {
+	case v.unknown && waited < lockGrace && ctx.Err() == nil:
+		return nil
 	case v.inUse:
 		return base.WithHint(base.Errorf("open", o.Path, base.ErrInUse, "%s", v.why),
 			"unmount or release it, or choose another device")
@@ -79,7 +84,9 @@ func giveUp(ctx context.Context, o *Options, v verdict, waited time.Duration) er
 type verdict struct {
 	dead  bool // the owner is dead; its requests are landing
 	inUse bool // mounted, or held by something that is not a store
-	why   string
+	// unknown: nobody was found who holds it
+	unknown bool
+	why     string
 }
 
 // judge names the holder of path. Everything it reads is text for people and a
@@ -117,7 +124,7 @@ func judge(path string, scan bool) verdict {
 		return verdict{dead: true, why: fmt.Sprintf("pid %d is dead, its last requests are still landing", pid)}
 	}
 	if st.Kind == unix.KindBlock {
-		return verdict{inUse: true, why: "another program has opened it exclusively"}
+		return verdict{inUse: true, unknown: true, why: "another program has opened it exclusively"}
 	}
 	return verdict{why: "another process has it locked"}
 }

@@ -301,6 +301,11 @@ func TestReadOnlyBlockDevice(t *testing.T) {
 	if out, err := exec.Command("blockdev", "--setro", dev).CombinedOutput(); err != nil {
 		testenv.Skip(t, "blockdev: "+string(out))
 	}
+	t.Cleanup(func() { // the flag outlives the loop device's file
+		if out, err := exec.Command("blockdev", "--setrw", dev).CombinedOutput(); err != nil {
+			t.Errorf("blockdev: %v %s", err, out)
+		}
+	})
 	mustFail(t, "read-only device", file.Options{Path: dev}, base.ErrReadOnly)
 	closeDevice(t, open(t, file.Options{Path: dev, ReadOnly: true}))
 }

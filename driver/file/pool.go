@@ -37,8 +37,8 @@ func (p *pool) run() {
 func (p *pool) start(c *cmd) { p.work <- c }
 func (p *pool) kick()        {}
 
-func (p *pool) await(ctx context.Context, done func() bool, wake <-chan struct{}) error {
-	for !done() {
+func (p *pool) await(ctx context.Context, g goal, wake <-chan struct{}) error {
+	for !g.Ended() {
 		select {
 		case <-wake:
 		case <-ctx.Done():

@@ -234,14 +234,14 @@ func (e *ringEngine) reapBurst(out []uring.CQE) (n int, again bool) {
 // await makes one waiter the leader, which reaps for all. A follower waits for
 // what it wants or for the lead; the lead is handed on by the channel itself,
 // so that no wake-up is lost.
-func (e *ringEngine) await(ctx context.Context, done func() bool, wake <-chan struct{}) error {
-	for !done() {
+func (e *ringEngine) await(ctx context.Context, g goal, wake <-chan struct{}) error {
+	for !g.Ended() {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		select {
 		case e.lead <- struct{}{}:
-			e.leadUntil(ctx, done)
+			e.leadUntil(ctx, g)
 			<-e.lead
 		case <-wake:
 		case <-ctx.Done():
@@ -250,9 +250,9 @@ func (e *ringEngine) await(ctx context.Context, done func() bool, wake <-chan st
 	return nil
 }
 
-// leadUntil reaps until done or the end of ctx.
-func (e *ringEngine) leadUntil(ctx context.Context, done func() bool) {
-	for !done() && ctx.Err() == nil {
+// leadUntil reaps until the goal or the end of ctx.
+func (e *ringEngine) leadUntil(ctx context.Context, g goal) {
+	for !g.Ended() && ctx.Err() == nil {
 		if e.reap() > 0 {
 			continue
 		}

@@ -180,7 +180,7 @@ func (d *Device) waitRoom(ctx context.Context, r *driver.Request) error {
 	if err == nil {
 		select {
 		case d.gate <- struct{}{}:
-			err = d.eng.await(ctx, d.roomOrStop, d.roomC)
+			err = d.eng.await(ctx, (*roomGoal)(d), d.roomC)
 			defer func() { <-d.gate }()
 		case <-ctx.Done():
 			err = ctx.Err()
@@ -192,12 +192,6 @@ func (d *Device) waitRoom(ctx context.Context, r *driver.Request) error {
 		return base.Errorf(r.Op.String(), d.h.info.Target, base.ErrTimeout, "no room in the queue: %w", err)
 	}
 	return nil
-}
-
-func (d *Device) roomOrStop() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.room(true) || d.State() != driver.StateReady
 }
 
 // takeSlot gives a free slot to o. Called with mu held.

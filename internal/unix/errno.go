@@ -43,6 +43,12 @@ const (
 
 // ErrnoOf gives the error number inside err, or 0.
 func ErrnoOf(err error) Errno {
+	if err == nil {
+		return 0
+	}
+	if e, ok := err.(Errno); ok { // without the allocation of errors.As
+		return e
+	}
 	var e Errno
 	if errors.As(err, &e) {
 		return e
