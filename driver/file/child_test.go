@@ -42,6 +42,8 @@ func child() {
 		err = errors.Join(unix.Refuse(unix.UringCalls, unix.ENOSYS), childIO())
 	case "nofile":
 		err = errors.Join(unix.SetRlimit(unix.RlimitNofile, unix.Rlimit{Soft: 64, Hard: 64}), childIO())
+	case "holder":
+		err = childHolder()
 	case "writer":
 		err = childWriter()
 	default:
@@ -70,6 +72,15 @@ func childIO() error {
 	fmt.Println(d.Info().Engine)
 	fmt.Println(strings.Join(d.Info().Reasons, "\n"))
 	return errors.Join(err, r.Close(), d.Close(ctx))
+}
+
+// childHolder opens the device, says so, and waits to be killed.
+func childHolder() error {
+	if _, err := file.Open(context.Background(), file.Options{Path: os.Getenv(childPath), Owner: "holder"}); err != nil {
+		return err
+	}
+	fmt.Println("open")
+	select {}
 }
 
 // self is a command that runs this binary in a role. With uid not 0 the binary

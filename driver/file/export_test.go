@@ -2,8 +2,11 @@ package file
 
 import (
 	"errors"
+	"os"
+	"testing"
 
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/unix"
 )
 
 // Isolate makes d stop as if a deadline had passed.
@@ -11,4 +14,26 @@ func Isolate(d *Device) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.isolate(base.Wrap("test", d.h.info.Target, errors.New("stopped by the test")))
+}
+
+// SideRecord writes and reads a record beside path, where a link to victim was
+// put before.
+func SideRecord(t *testing.T, path, victim string) {
+	t.Helper()
+	if err := os.Symlink(victim, path+".owner"); err != nil {
+		t.Fatal(err)
+	}
+	fd := unix.NewFD(-1, path) // attributes fail on it
+	r, err := writeRecord(fd, unix.Stat{Kind: unix.KindRegular}, "text")
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, ok := readRecord(path, unix.Stat{Kind: unix.KindRegular})
+	if !ok || back.PID != r.PID || back.name != r.name || !back.Alive() {
+		t.Errorf("%+v, wrote %+v", back, r)
+	}
+	r.clear(fd)
+	if _, ok := readRecord(path, unix.Stat{Kind: unix.KindRegular}); ok {
+		t.Error("the record stays")
+	}
 }

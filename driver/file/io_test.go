@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -267,6 +268,46 @@ func TestC14BeyondFourGiB(t *testing.T) {
 					t.Errorf("offset %d: %d, %v", off, r.CPU()[base.StoreBlock], err)
 				}
 			}
+		})
+	}
+}
+
+// Regions come and go while others do I/O through the same table.
+func TestAttachDuringIO(t *testing.T) {
+	for _, e := range engines {
+		t.Run(e, func(t *testing.T) {
+			d := open(t, file.Options{Path: create(t, t.TempDir(), 64*base.MiB), Engine: e, Depth: 32})
+			var wg sync.WaitGroup
+			for w := range int64(4) {
+				wg.Go(func() {
+					for i := range 60 {
+						r, err := driver.AllocRegion(64*base.KiB, "file test")
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						r.CPU()[0], r.CPU()[64*base.KiB-1] = byte(i), byte(w)
+						at := w * base.MiB
+						if i%3 != 0 {
+							err = d.Attach(r)
+						}
+						err = errors.Join(err, do(d, rw(driver.OpWrite, at, r.Seg(0, 64*base.KiB))))
+						clear(r.CPU())
+						err = errors.Join(err, do(d, rw(driver.OpRead, at, r.Seg(0, 64*base.KiB))))
+						if i%2 == 0 {
+							err = errors.Join(err, d.Detach(r))
+						}
+						if r.CPU()[0] != byte(i) || r.CPU()[64*base.KiB-1] != byte(w) {
+							t.Error("wrong bytes")
+						}
+						if err = errors.Join(err, r.Close()); err != nil {
+							t.Error(err)
+							return
+						}
+					}
+				})
+			}
+			wg.Wait()
 		})
 	}
 }

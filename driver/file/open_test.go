@@ -1,11 +1,13 @@
 package file_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -325,4 +327,52 @@ func TestJ05NoLeakOnFailure(t *testing.T) {
 		t.Errorf("%d descriptors, before %d", n, before)
 	}
 	closeDevice(t, d)
+}
+
+// TestJ05TwoProcesses: another process owns the device: refused while it lives,
+// free or awaited once it was killed. On block devices too, whose exclusive
+// claim the kernel drops a little later.
+func TestJ05TwoProcesses(t *testing.T) {
+	paths := map[string]string{"disk": create(t, t.TempDir(), base.MiB), "tmpfs": create(t, shm(t), base.MiB)}
+	if os.Geteuid() == 0 {
+		paths["loop"] = loopDevice(t, base.MiB)
+	}
+	for name, p := range paths {
+		t.Run(name, func(t *testing.T) {
+			for range 5 {
+				cmd := self(t, "holder", p, 0)
+				out, err := cmd.StdoutPipe()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := cmd.Start(); err != nil {
+					t.Fatal(err)
+				}
+				if line, _ := bufio.NewReader(out).ReadString('\n'); line != "open\n" {
+					t.Fatalf("child: %q", line)
+				}
+				mustFail(t, "living owner", file.Options{Path: p, Wait: time.Minute}, base.ErrLocked,
+					"pid "+strconv.Itoa(cmd.Process.Pid), "holder")
+				_ = cmd.Process.Kill()
+				_ = cmd.Wait()
+				closeDevice(t, open(t, file.Options{Path: p, Wait: 30 * time.Second}))
+			}
+		})
+	}
+	if left, _ := filepath.Glob("/run/ugds/block-7-*.owner"); len(left) > 0 {
+		t.Errorf("records stay: %v", left)
+	}
+}
+
+// A record file that somebody else put in place is not followed.
+func TestSideRecordIsNotFollowed(t *testing.T) {
+	dir := t.TempDir()
+	victim := filepath.Join(dir, "victim")
+	if err := os.WriteFile(victim, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file.SideRecord(t, filepath.Join(dir, "data"), victim)
+	if b, _ := os.ReadFile(victim); string(b) != "precious" {
+		t.Errorf("the victim is now %q", b)
+	}
 }

@@ -1,0 +1,157 @@
+package driver_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+func panics(t *testing.T, what string, fn func()) {
+	t.Helper()
+	defer func() {
+		if recover() == nil {
+			t.Errorf("%s: no panic", what)
+		}
+	}()
+	fn()
+}
+
+// TestI07OneAnswer: a batch ends with its last entry; a second answer is a bug
+// of the driver and panics.
+func TestI07OneAnswer(t *testing.T) {
+	b := driver.Batch{Reqs: make([]driver.Request, 2)}
+	if err := b.Start(driver.WaitDone{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Start(driver.WaitDone{}); !errors.Is(err, base.ErrBusy) {
+		t.Errorf("%v", err)
+	}
+	b.End(1, 5, nil)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	if err := b.Wait(ctx); !errors.Is(err, base.ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+	go b.End(0, 0, base.ErrIsolated)
+	if err := b.Wait(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if b.Reqs[1].Done != 5 || !errors.Is(b.Err(), base.ErrIsolated) {
+		t.Errorf("%+v", b.Reqs)
+	}
+	panics(t, "third answer", func() { b.End(0, 0, nil) })
+}
+
+func TestAbandonedBatchIsFree(t *testing.T) {
+	b := driver.Batch{Reqs: make([]driver.Request, 1)}
+	for range 2 {
+		if err := b.Start(driver.WaitDone{}); err != nil {
+			t.Fatal(err)
+		}
+		b.Abandon()
+	}
+	if err := b.Wait(context.Background()); !errors.Is(err, base.ErrInvalid) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestI03RegionLife: holds keep a region open; generations refuse what is old.
+func TestI03RegionLife(t *testing.T) {
+	r, err := driver.AllocRegion(8192, "driver test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := r.Generation()
+	if err := errors.Join(r.Hold(g), r.Hold(g)); err != nil || r.InFlight() != 2 {
+		t.Fatalf("%v, %d", err, r.InFlight())
+	}
+	for _, err := range []error{r.Close(), r.Renew()} {
+		if !errors.Is(err, base.ErrBusy) {
+			t.Errorf("%v", err)
+		}
+	}
+	r.Release()
+	r.Release()
+	if err := r.Renew(); err != nil || r.Generation() == g {
+		t.Errorf("%v, generation %d", err, r.Generation())
+	}
+	if err := r.Hold(g); !errors.Is(err, base.ErrClosed) {
+		t.Errorf("%v", err)
+	}
+	if r.Bytes(4096, 4097) != nil || r.Bytes(-1, 1) != nil || len(r.Bytes(8192, 0)) != 0 {
+		t.Error("ranges")
+	}
+	if err := errors.Join(r.Close(), r.Close()); err != nil || !r.Closed() {
+		t.Error(err)
+	}
+	for _, err := range []error{r.Hold(r.Generation()), r.Hold(g), r.Renew()} {
+		if !errors.Is(err, base.ErrClosed) {
+			t.Errorf("after close: %v", err)
+		}
+	}
+	panics(t, "released too often", r.Release)
+}
+
+// One closer wins, the memory is freed once, and no hold slips in.
+func TestI03ConcurrentClose(t *testing.T) {
+	for range 200 {
+		r, err := driver.AllocRegion(4096, "driver test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := r.Generation()
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() { _ = r.Close() })
+		}
+		wg.Go(func() {
+			if r.Hold(g) == nil {
+				r.CPU()[0] = 1
+				r.Release()
+			}
+		})
+		wg.Wait()
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestPathStats(t *testing.T) {
+	var s driver.PathStats
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 100 {
+				s.Add(driver.PathKey{Path: driver.PathStaged, Write: true, Reason: "why"}, 3)
+				s.Add(driver.PathKey{Path: driver.PathDirect}, 1)
+			}
+		})
+	}
+	wg.Wait()
+	got := s.Counts()
+	if len(got) != 2 || got[0].Bytes != 400 || got[1].Bytes != 1200 || got[1].Ops != 400 || got[1].Reason != "why" {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestNames(t *testing.T) {
+	for op := driver.OpRead; op <= driver.OpWriteZeroes; op++ {
+		if op.String() == "" {
+			t.Errorf("operation %d", op)
+		}
+	}
+	for s := driver.StateReady; s <= driver.StateClosed; s++ {
+		if s.String() == "" {
+			t.Errorf("state %d", s)
+		}
+	}
+}
