@@ -30,6 +30,7 @@ type box struct {
 	devs []driver.Device
 	s    *store.Store
 	ns   *store.Namespace
+	base [2]int64 // bytes that the devices read and wrote before the store counted
 }
 
 var bg = context.Background()
@@ -96,7 +97,17 @@ func (b *box) open() {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	b.s = s
+	b.s, b.base = s, [2]int64{}
+	st := s.Stats()
+	for _, d := range st.Devices {
+		b.base[0] += d.ReadBytes
+		b.base[1] += d.WriteBytes
+	}
+	for _, p := range st.Paths { // raising the epoch is counted already
+		if p.Write {
+			b.base[1] -= p.Bytes
+		}
+	}
 	b.ns, err = s.Namespace(bg, "default", store.NamespaceOptions{Create: true})
 	if err != nil {
 		b.t.Fatal(err)

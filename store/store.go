@@ -49,6 +49,9 @@ type Store struct {
 	bg     sync.WaitGroup // flights left behind by callers
 	count  counters
 	unsub  []func()
+
+	closeMu sync.Mutex
+	closed  bool // guarded by closeMu
 }
 
 // counters of the store, for Stats.
@@ -186,23 +189,59 @@ func (s *Store) barrier(ctx context.Context) error {
 	return o.wait(ctx, "flush", "store")
 }
 
-// Close refuses new calls, waits for those inside until ctx ends (then ErrBusy;
-// call Close again), makes everything durable and releases the metadata. The
-// devices stay open: they are the caller's. Leases end. A second call gives
+// Close refuses new calls, waits for those inside, makes everything durable and
+// releases the metadata. When ctx ends before that, it gives ErrBusy: nothing is
+// lost, and Close must be called again. The devices stay open: they are the
+// caller's. Leases end. After a Close that did its work another one gives
 // ErrClosed.
 func (s *Store) Close(ctx context.Context) error {
+	s.closeMu.Lock()
+	defer s.closeMu.Unlock()
+	if s.closed {
+		return base.Wrap("close", "store", ErrClosed)
+	}
 	select {
 	case <-s.gate.shut():
 	case <-ctx.Done():
 		return base.Errorf("close", "store", ErrBusy, "calls are still inside: %w", ctx.Err())
 	}
 	var err error
-	if s.opts.ReadOnly {
-		err = s.db.Close(ctx)
-	} else {
-		err = s.closeWriter(ctx)
+	if !s.opts.ReadOnly {
+		if err = s.drain(ctx); errors.Is(err, ErrTimeout) {
+			return base.Errorf("close", "store", ErrBusy, "%w", err)
+		}
+	}
+	s.closed = true
+	return base.Wrap("close", "store", s.release(ctx, err))
+}
+
+// drain makes everything durable, the last mark included. A store that turned
+// read-only has nothing left to do: that was said when it happened.
+func (s *Store) drain(ctx context.Context) error {
+	err := s.barrier(ctx)
+	if err == nil {
+		err = s.markRound(ctx)
+	}
+	if s.ReadOnly() != nil && errors.Is(err, ErrReadOnly) {
+		return nil
+	}
+	return err
+}
+
+// release stops the goroutines and gives everything back. err is what went
+// wrong before, and stays the answer.
+func (s *Store) release(ctx context.Context, err error) error {
+	if !s.opts.ReadOnly {
+		for _, cancel := range s.unsub {
+			cancel()
+		}
+		close(s.stop)
+		s.loops.Wait()
 	}
 	s.bg.Wait()
+	if e := s.db.Close(ctx); err == nil {
+		err = e
+	}
 	for _, io := range s.ios {
 		io.close()
 	}
@@ -211,29 +250,6 @@ func (s *Store) Close(ctx context.Context) error {
 		err = e
 	}
 	s.idx.close()
-	return base.Wrap("close", "store", err)
-}
-
-// closeWriter drains the queue, writes the last mark and stops the goroutines.
-func (s *Store) closeWriter(ctx context.Context) error {
-	err := s.barrier(ctx)
-	if errors.Is(err, ErrTimeout) {
-		err = base.Errorf("drain", "queue", ErrBusy, "%w", err)
-	}
-	if err == nil {
-		err = s.markRound(ctx)
-	}
-	for _, cancel := range s.unsub {
-		cancel()
-	}
-	close(s.stop)
-	s.loops.Wait()
-	if s.ReadOnly() != nil && errors.Is(err, ErrReadOnly) {
-		err = nil // it was said when it happened; there is nothing left to do
-	}
-	if e := s.db.Close(ctx); err == nil {
-		err = e
-	}
 	return err
 }
 
