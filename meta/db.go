@@ -190,6 +190,8 @@ func (d *DB) pebbleOptions(create bool) *pebble.Options {
 		ErrorIfExists:               create,
 		ErrorIfNotExists:            !create,
 		EventListener:               d.listener(),
+		// With a damaged table their collection repeats at once and for ever.
+		DisableTableStats: true,
 	}
 	// Sampling reads would take Pebble's mutex when an iterator is closed.
 	po.Experimental.ReadSamplingMultiplier = -1

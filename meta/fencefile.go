@@ -1,6 +1,7 @@
 package meta
 
 import (
+	"os"
 	"strings"
 	"sync"
 
@@ -14,6 +15,9 @@ type fenceFile struct {
 	path string
 	dir  bool
 	once sync.Once
+
+	mu     sync.RWMutex // held for reading by reads, so that none meets a closed file
+	closed bool
 }
 
 // Close implements vfs.File. It may be called more than once: an abandoned DB
@@ -23,9 +27,32 @@ func (f *fenceFile) Close() (err error) {
 		f.fs.mu.Lock()
 		delete(f.fs.files, f)
 		f.fs.mu.Unlock()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.closed = true
 		err = f.File.Close()
 	})
 	return err
+}
+
+// Read implements vfs.File.
+func (f *fenceFile) Read(p []byte) (int, error) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if f.closed {
+		return 0, os.ErrClosed
+	}
+	return f.File.Read(p)
+}
+
+// ReadAt implements vfs.File.
+func (f *fenceFile) ReadAt(p []byte, off int64) (int, error) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if f.closed {
+		return 0, os.ErrClosed
+	}
+	return f.File.ReadAt(p, off)
 }
 
 // Write implements vfs.File.

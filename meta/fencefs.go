@@ -30,6 +30,7 @@ type fenceFS struct {
 
 	opening atomic.Bool  // Open runs: failures are returned, not parked
 	closing atomic.Bool  // Close runs
+	chain   logChain     // used by the goroutine that runs Pebble's Open only
 	backoff atomic.Int64 // how long the next failed table write is held, in ns
 
 	mu       sync.Mutex
@@ -238,7 +239,7 @@ func (fs *fenceFS) OpenReadWrite(name string, cat vfs.DiskWriteCategory, opts ..
 // checked first: Pebble would cut them off at the first damage (logcheck.go).
 func (fs *fenceFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 	if fs.opening.Load() {
-		if err := checkLog(fs.FS, name); err != nil {
+		if err := fs.chain.check(fs.FS, name); err != nil {
 			return nil, err
 		}
 	}

@@ -2,6 +2,7 @@ package meta
 
 import (
 	"encoding/binary"
+	"fmt"
 	"hash/crc32"
 	"io"
 	"path/filepath"
@@ -39,6 +40,9 @@ const (
 	typeRecycle    = 4 // types 5 to 8 have a log number
 	typeWALSync    = 8 // types 9 to 12 have a sync offset too
 	typeMax        = 12
+	batchHeader    = 12  // sequence number u64, count u32
+	headBytes      = 128 // of a record that are looked at
+	firstSequence  = 10  // Pebble reserves those below
 	trailerType    = typeRecycle + 1
 	maxLogToVerify = 1 << 30 // bytes; far above any log of 16 MiB memtables
 )
@@ -58,11 +62,20 @@ type logFile struct {
 	b        []byte
 	num      uint32
 	manifest bool
+	record   func(head []byte) // called for each whole record, if not nil
 }
 
-// checkLog reads the log or MANIFEST at path and fails with ErrCorrupt when it
-// is damaged before its end. Other files pass.
-func checkLog(fs vfs.FS, path string) error {
+// logChain is what the logs and the MANIFEST that Pebble reads during one open
+// must agree on: sequence numbers of batches are without gaps, so that a log
+// that has vanished is noticed unless it was the newest.
+type logChain struct {
+	limit uint64 // the first batch may not be above this; from the MANIFEST
+	next  uint64 // sequence number of the next batch, or 0
+}
+
+// check reads the log or MANIFEST at path and fails with ErrCorrupt when it is
+// damaged before its end, or does not follow those before. Other files pass.
+func (c *logChain) check(fs vfs.FS, path string) error {
 	l, ok := logName(filepath.Base(path))
 	if !ok || mutant.On(mutant.ApplyBeforeFlush) { // whose unsynced writes break the rule above
 		return nil
@@ -75,14 +88,66 @@ func checkLog(fs vfs.FS, path string) error {
 	if l.b, err = io.ReadAll(io.LimitReader(f, maxLogToVerify)); err != nil {
 		return err
 	}
-	at, why := l.end()
-	if why == "" {
-		return nil
+	gap := ""
+	l.record = func(head []byte) {
+		if l.manifest {
+			c.edit(head)
+		} else if why := c.batch(head); gap == "" {
+			gap = why
+		}
 	}
-	if later := l.evidence(at); later >= 0 {
-		return base.Errorf("check log", path, base.ErrCorrupt, "%s at offset %d, but a record begins at %d", why, at, later)
+	at, why := l.end()
+	if why != "" {
+		if later := l.evidence(at); later >= 0 {
+			return base.Errorf("check log", path, base.ErrCorrupt, "%s at offset %d, but a record begins at %d", why, at, later)
+		}
+	}
+	if gap != "" {
+		return base.Errorf("check log", path, base.ErrCorrupt, "%s: a log is missing", gap)
 	}
 	return nil
+}
+
+// edit takes the last sequence number from the head of a version edit: tags and
+// values as varints, the comparer's name first.
+func (c *logChain) edit(head []byte) {
+	const comparer, lastSequence, prevLog = 1, 4, 9 // 2 and 3 are numbers too
+	for {
+		tag, n := binary.Uvarint(head)
+		if n <= 0 || tag > lastSequence && tag != prevLog {
+			return
+		}
+		v, m := binary.Uvarint(head[n:])
+		if m <= 0 {
+			return
+		}
+		head = head[n+m:]
+		switch {
+		case tag == lastSequence:
+			c.limit = max(c.limit, v+1, firstSequence)
+			return
+		case tag == comparer && v <= uint64(len(head)):
+			head = head[v:]
+		case tag == comparer:
+			return
+		}
+	}
+}
+
+// batch takes sequence number and count from the head of a batch.
+func (c *logChain) batch(head []byte) string {
+	if len(head) < batchHeader {
+		return ""
+	}
+	seq, count := binary.LittleEndian.Uint64(head), binary.LittleEndian.Uint32(head[8:])
+	defer func() { c.next = seq + uint64(count) }()
+	switch {
+	case c.next != 0 && seq != c.next:
+		return fmt.Sprintf("batch %d follows batch %d", seq, c.next-1)
+	case c.next == 0 && c.limit != 0 && seq > c.limit:
+		return fmt.Sprintf("batch %d follows tables up to %d", seq, c.limit-1)
+	}
+	return ""
 }
 
 // logName recognises the names of logs and MANIFESTs.
@@ -102,6 +167,7 @@ func logName(name string) (logFile, bool) {
 func (l *logFile) end() (at int, why string) {
 	inside := false // a record has begun and not ended
 	start := 0      // of the current record
+	var head []byte // its first bytes
 	for at < len(l.b) {
 		if skip := l.padding(at); skip > 0 {
 			at += skip
@@ -110,7 +176,7 @@ func (l *logFile) end() (at int, why string) {
 		if l.trailer(at) && !inside {
 			return at, ""
 		}
-		pos, n := l.chunk(at)
+		pos, header, n := l.chunk(at)
 		switch {
 		case n == 0:
 			return at, "no valid chunk"
@@ -118,10 +184,14 @@ func (l *logFile) end() (at int, why string) {
 			return at, "a chunk out of place"
 		}
 		if !inside {
-			start = at
+			start, head = at, head[:0]
 		}
+		head = append(head, l.b[at+header:at+min(n, header+headBytes-len(head))]...)
 		inside = pos == first || pos == middle
 		at += n
+		if !inside && l.record != nil {
+			l.record(head)
+		}
 	}
 	if inside {
 		return start, "a record without end"
@@ -158,30 +228,30 @@ func (l *logFile) trailer(at int) bool {
 		le.Uint32(l.b[at+7:]) == l.num+1
 }
 
-// chunk is the position and length, with header, of the valid chunk at this
-// offset; length 0 if there is none.
-func (l *logFile) chunk(at int) (position, int) {
+// chunk is the position, header length and whole length of the valid chunk at
+// this offset; lengths are 0 if there is none.
+func (l *logFile) chunk(at int) (pos position, header, n int) {
 	room := min(logBlock-at%logBlock, len(l.b)-at)
 	if room < legacyHeader {
-		return 0, 0
+		return 0, 0, 0
 	}
 	b := l.b[at : at+room]
 	kind := int(b[6])
-	header := legacyHeader
+	header = legacyHeader
 	switch {
 	case kind == 0 || kind > typeMax || l.manifest != (kind <= typeRecycle):
-		return 0, 0
+		return 0, 0, 0
 	case kind > typeWALSync:
 		header = walSyncHeader
 	case kind > typeRecycle:
 		header = recycleHeader
 	}
 	le := binary.LittleEndian
-	n := header + int(le.Uint16(b[4:]))
+	n = header + int(le.Uint16(b[4:]))
 	if n > room || !l.manifest && le.Uint32(b[7:]) != l.num || le.Uint32(b) != maskedCRC(b[6:n]) {
-		return 0, 0
+		return 0, 0, 0
 	}
-	return position((kind - 1) % 4), n
+	return position((kind - 1) % 4), header, n
 }
 
 // maskedCRC is Pebble's checksum of chunks.
@@ -206,7 +276,7 @@ func (l *logFile) evidence(bad int) int {
 			if l.begins(at) {
 				return at
 			}
-			_, n := l.chunk(at)
+			_, _, n := l.chunk(at)
 			if n == 0 {
 				break
 			}
@@ -217,6 +287,6 @@ func (l *logFile) evidence(bad int) int {
 }
 
 func (l *logFile) begins(at int) bool {
-	pos, n := l.chunk(at)
+	pos, _, n := l.chunk(at)
 	return n > 0 && (pos == full || pos == first) || l.trailer(at)
 }
