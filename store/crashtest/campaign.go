@@ -15,6 +15,8 @@ type Config struct {
 	StopAfter int    // violations; default 1
 	// Tune changes the setup of each workload, for tests.
 	Tune func(*Setup)
+	// Only, if not empty, checks only cuts in one of these states.
+	Only States
 	// Artifacts is where failing images are kept; "" keeps none.
 	Artifacts string
 	// Log hears of progress and failures; nil is silent.
@@ -31,6 +33,11 @@ type Result struct {
 	Differ         int // images other than "all landed"
 	ByCut          [4]int
 	PowerCuts      int // disks that lost power under a living process
+	MetaDeaths     int // metadata disks that died under a living process
+	FewestOps      int // of a workload
+	Checked        int // images that fsck looked at
+	Again          int // images opened a second time
+	Churned        int // images written to after they were opened
 	ByState        [NumStates]int
 	Unresolved     []int // of each image
 	Outcome        Outcome
@@ -104,13 +111,23 @@ func (c *campaign) workload(ctx context.Context, seed uint64) {
 	}
 	w.hist.assign(w.events)
 	c.mu.Lock()
-	c.res.Ops += len(w.hist.Ops)
-	c.res.PowerCuts += w.powerCuts
+	r := &c.res
+	r.Ops += len(w.hist.Ops)
+	r.PowerCuts += w.powerCuts
+	if w.metaDead {
+		r.MetaDeaths++
+	}
+	if n := len(w.hist.Ops); r.FewestOps == 0 || n < r.FewestOps {
+		r.FewestOps = n
+	}
 	c.mu.Unlock()
 	for _, f := range w.faults {
 		c.violation(w, nil, 0, nil, f)
 	}
 	for _, sh := range w.shots {
+		if c.cfg.Only != 0 && sh.states&c.cfg.Only == 0 {
+			continue
+		}
 		for i := range sh.draws {
 			if c.enough() {
 				return
@@ -125,7 +142,7 @@ func (c *campaign) workload(ctx context.Context, seed uint64) {
 func (c *campaign) check(ctx context.Context, w *world, sh *shot, i int) {
 	im := sh.draw(w.set.Seed, i)
 	defer im.close()
-	violations := im.verify(ctx, w, sh, i)
+	violations := im.verify(ctx, w.hist, im.facts)
 	c.mu.Lock()
 	r := &c.res
 	r.Cuts++
@@ -133,6 +150,9 @@ func (c *campaign) check(ctx context.Context, w *world, sh *shot, i int) {
 		r.Points++
 	}
 	r.ByCut[im.cut]++
+	r.Checked += im.checked
+	r.Again += im.again
+	r.Churned += im.churned
 	if im.differs {
 		r.Differ++
 	}
@@ -151,7 +171,7 @@ func (c *campaign) check(ctx context.Context, w *world, sh *shot, i int) {
 
 // violation reports one, and keeps the image of the first of each cut.
 func (c *campaign) violation(w *world, sh *shot, i int, im *image, text string) {
-	where := fmt.Sprintf("seed %d", w.set.Seed)
+	where := fmt.Sprintf("seed %d, while the process lived", w.set.Seed)
 	if sh != nil {
 		where += fmt.Sprintf(", write index %d, draw %d (%s, %s, %v; metadata %d %%)", sh.step, i, im.cut, sh.phase, im.outcome, im.percent)
 	}
@@ -163,6 +183,19 @@ func (c *campaign) violation(w *world, sh *shot, i int, im *image, text string) 
 	c.res.Violations = append(c.res.Violations, where+": "+text)
 	c.mu.Unlock()
 	c.cfg.Log("VIOLATION %s: %s", where, text)
+	if !first || c.cfg.Artifacts == "" {
+		return
+	}
+	dir, err := w.save(c.cfg.Artifacts, sh, im, text)
+	if err != nil {
+		c.cfg.Log("the image could not be kept: %v", err)
+		return
+	}
+	if im == nil {
+		c.cfg.Log("log kept in %s; run the same operations again: go test ./store/crashtest -run TestCampaign -args -seed %d -cuts 1", dir, w.set.Seed)
+		return
+	}
+	c.cfg.Log("image kept; check it again: go test ./store/crashtest -run TestReplay -v -args -replay %s", dir)
 }
 
 // MedianUnresolved is the median of the unresolved writes and records an image.

@@ -3,21 +3,134 @@ package crashtest
 import (
 	"context"
 	"flag"
+	"os"
+	"strings"
 	"testing"
 	"time"
 )
 
 var (
-	flagSeed = flag.Uint64("seed", 1, "seed of the first workload")
-	flagCuts = flag.Int("cuts", 600, "cuts to check")
+	flagFull   = flag.Bool("full", false, "the numbers of make crash instead of the short form")
+	flagCuts   = flag.Int("cuts", 0, "cuts to check; 0 chooses by -full")
+	flagStates = flag.String("states", "", "check only cuts in these states, comma-separated")
+	flagReplay = flag.String("replay", "", "folder of a kept image to check again")
+	flagSoak   = flag.Duration("soak", 0, "go on with new seeds for that long")
 )
 
+// artifacts is where failing images go; git ignores it.
+const artifacts = "../../crash-artifacts"
+
+// firstSeed is -seed, or 1: the operation lists of a plain run are always the
+// same.
+func firstSeed() uint64 {
+	if g, ok := flag.Lookup("seed").Value.(flag.Getter); ok {
+		if n, ok := g.Get().(uint64); ok && n != 0 {
+			return n
+		}
+	}
+	return 1
+}
+
+// cuts is how many cuts a run checks.
+func cuts() int {
+	switch {
+	case *flagCuts > 0:
+		return *flagCuts
+	case *flagFull && !raceEnabled:
+		return WantCuts
+	case raceEnabled:
+		return WantRaceCuts
+	}
+	return 1500
+}
+
+// TestCampaign cuts power at writes of random workloads and compares what comes
+// back with what was promised.
 func TestCampaign(t *testing.T) {
+	only, err := StatesNamed(*flagStates)
+	if err != nil {
+		t.Fatal(err)
+	}
 	start := time.Now()
-	r := Run(context.Background(), Config{Seed: *flagSeed, Cuts: *flagCuts, StopAfter: 20, Log: t.Logf})
-	t.Logf("%+v", r.ByState)
-	t.Logf("workloads %d cuts %d points %d ops %d differ %d median %d in %v; bycut %v power %d outcome %v", r.Workloads, r.Cuts, r.Points, r.Ops, r.Differ, r.MedianUnresolved(), time.Since(start), r.ByCut, r.PowerCuts, r.Outcome)
-	for _, v := range r.Violations {
-		t.Error(v)
+	for seed := firstSeed(); ; {
+		r := Run(context.Background(), Config{Seed: seed, Cuts: cuts(), Only: only, Artifacts: artifacts, Log: t.Logf})
+		var b strings.Builder
+		if err := r.Print(&b); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%v\n%s", time.Since(start).Round(time.Millisecond), b.String())
+		for _, v := range r.Violations {
+			t.Errorf("VIOLATION %s", v)
+		}
+		if *flagFull && !raceEnabled && *flagCuts == 0 && only == 0 {
+			for _, m := range r.Missing() {
+				t.Errorf("not reached: %s", m)
+			}
+		}
+		if seed = r.LastSeed + 1; t.Failed() || time.Since(start) >= *flagSoak {
+			return
+		}
+	}
+}
+
+// TestReplay checks a kept image again.
+func TestReplay(t *testing.T) {
+	if *flagReplay == "" {
+		t.Log("nothing to replay; -replay names a folder of crash-artifacts")
+		return
+	}
+	violations, err := Replay(context.Background(), *flagReplay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range violations {
+		t.Errorf("VIOLATION %s", v)
+	}
+}
+
+// TestReplayFindsTheSame keeps an image, spoils one byte of a value in it, and
+// replays it: the whole way from a violation to its replay works.
+func TestReplayFindsTheSame(t *testing.T) {
+	set := NewSetup(3)
+	set.Incidents = nil
+	w := newWorld(set)
+	if err := w.run(context.Background()); err != nil || len(w.faults) > 0 {
+		t.Fatal(err, w.faults)
+	}
+	sh := w.shots[len(w.shots)-1]
+	im := sh.draw(set.Seed, 0)
+	defer im.close()
+	im.facts.Extra = extraNone
+	if v := im.verify(context.Background(), w.hist, im.facts); len(v) > 0 {
+		t.Fatal(v)
+	}
+	replay := func() []string {
+		dir, err := w.save(t.TempDir(), sh, im, "a test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(dir + "/" + logFile); err != nil {
+			t.Error(err)
+		}
+		v, err := Replay(context.Background(), dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	if v := replay(); len(v) > 0 {
+		t.Fatalf("a good image: %v", v)
+	}
+	spoiled := 0
+	for _, d := range im.saved.disks {
+		for lba := range d.opts.Capacity / d.opts.BlockSize {
+			if b := d.content.get(lba); valueID(b) != 0 {
+				d.content.set(lba, b[:100]+string(b[100]^1)+b[101:])
+				spoiled++
+			}
+		}
+	}
+	if v := replay(); spoiled == 0 || len(v) == 0 {
+		t.Fatalf("%d spoiled blocks, found %v", spoiled, v)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"strings"
 	"sync"
 
@@ -67,9 +68,12 @@ type Disk struct {
 	closing     bool
 	stats       driver.Stats
 	faults      []string
-	work        *sync.Cond    // the queue or the state changed
-	room        chan struct{} // closed and replaced when the queue shrinks
-	stopped     chan struct{} // closed when the engine ended
+	held        bool               // no command moves
+	failing     map[driver.Op]bool // the next command of these fails
+	inARow      int64              // failed commands
+	work        *sync.Cond         // the queue or the state changed
+	room        chan struct{}      // closed and replaced when the queue shrinks
+	stopped     chan struct{}      // closed when the engine ended
 
 	events notifier
 }
@@ -121,7 +125,7 @@ func startDisk(lab *Lab, opts DiskOptions, visible, stable *media, open, late []
 	d.info = driver.Info{
 		Target: "sim:" + opts.Name, Transport: "sim", Engine: "crash laboratory",
 		Model: "volatile write cache", Serial: opts.Name,
-		Capacity: opts.Capacity, BlockSize: opts.BlockSize, MemAlign: 512, MaxTransfer: opts.Capacity,
+		Capacity: opts.Capacity, BlockSize: opts.BlockSize, MemAlign: memAlign, MaxTransfer: 4 * base.MiB,
 		VolatileCache: !opts.WriteThrough, Discard: !opts.NoDiscard, WriteZeroes: true,
 		Reasons: []string{"simulated: the crash laboratory draws the fate of every unflushed write"},
 	}
@@ -151,6 +155,9 @@ func (d *Disk) Attach(r *driver.Region) error {
 	}
 	if r.CPU() == nil {
 		return base.Errorf("attach", d.info.Target, base.ErrNotSupported, "the simulated disk copies by CPU")
+	}
+	if r.Closed() {
+		return base.Errorf("attach", r.String(), base.ErrClosed, "the region is closed")
 	}
 	r.SetHandle(d, func() {})
 	return nil
@@ -187,14 +194,40 @@ func (d *Disk) Submit(ctx context.Context, b *driver.Batch) error {
 			err = base.Errorf("discard", d.info.Target, base.ErrNotSupported, "switched off")
 		}
 		if err == nil {
+			err = checkAddresses(r, d.info.Target)
+		}
+		if err == nil {
 			err = hold(r)
 		}
-		if err != nil {
+		switch {
+		case err != nil:
 			d.count(func(s *driver.Stats) { s.Errors++ })
 			b.End(i, 0, err)
 			continue
+		case r.Len == 0 && r.Op != driver.OpFlush: // nothing to do
+			release(r, len(r.Segs))
+			b.End(i, 0, nil)
+			continue
 		}
 		d.submitOne(ctx, &command{batch: b, entry: i, req: r})
+	}
+	return nil
+}
+
+// memAlign is what segment addresses and lengths must be aligned to, in bytes.
+const memAlign = 512
+
+// checkAddresses refuses memory that does not begin at an aligned address.
+func checkAddresses(r *driver.Request, target string) error {
+	for i := range r.Segs {
+		s := &r.Segs[i]
+		b := s.Region.Bytes(s.Off, s.Len)
+		if b == nil {
+			return base.Errorf(r.Op.String(), target, base.ErrNotSupported, "the simulated disk copies by CPU")
+		}
+		if len(b) > 0 && reflect.ValueOf(b).Pointer()%memAlign != 0 {
+			return base.Errorf(r.Op.String(), target, base.ErrMisaligned, "the address of segment %d", i)
+		}
 	}
 	return nil
 }
@@ -343,10 +376,21 @@ func (d *Disk) Incarnation() uint64 {
 
 // Health implements driver.Device.
 func (d *Disk) Health(context.Context) (driver.Health, error) {
-	st := d.State()
-	return driver.Health{OK: st == driver.StateReady, TemperatureKelvin: -1, SparePercent: -1,
-		UsedPercent: -1, MediaErrors: -1, ConsecutiveErrors: -1, BytesWrittenByHost: -1}, nil
+	d.lab.mu.Lock()
+	defer d.lab.mu.Unlock()
+	if d.final() {
+		return driver.Health{}, stateError("ask", d.info.Target, d.state)
+	}
+	h := driver.Health{OK: d.state == driver.StateReady, TemperatureKelvin: -1, SparePercent: -1,
+		UsedPercent: -1, MediaErrors: -1, ConsecutiveErrors: d.inARow, BytesWrittenByHost: -1}
+	if d.inARow >= failuresCritical {
+		h.OK, h.Critical = false, fmt.Sprintf("%d commands failed in a row", d.inARow)
+	}
+	return h, nil
 }
+
+// failuresCritical is how many failures in a row the health calls critical.
+const failuresCritical = 5
 
 // Stats implements driver.Device.
 func (d *Disk) Stats() driver.Stats {

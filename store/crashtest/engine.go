@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/internal/base"
 )
 
 // Pace is how long commands stay in flight. The disk makes one move at a time:
@@ -50,7 +51,7 @@ func (d *Disk) engine() {
 	defer close(d.stopped)
 	for {
 		d.lab.mu.Lock()
-		for len(d.queue) == 0 && len(d.late) == 0 && !d.final() {
+		for d.held || len(d.queue) == 0 && len(d.late) == 0 && !d.final() {
 			d.work.Wait()
 		}
 		if len(d.queue) == 0 && d.final() {
@@ -181,6 +182,10 @@ func (d *Disk) answer(c *command) ending {
 		return ending{c, 0, stateError(c.req.Op.String(), d.info.Target, driver.StateIsolated)}
 	}
 	r := c.req
+	if d.failing[r.Op] {
+		return d.answerFailed(c)
+	}
+	d.inARow = 0
 	switch r.Op {
 	case driver.OpRead:
 		d.scatter(r)
@@ -195,7 +200,28 @@ func (d *Disk) answer(c *command) ending {
 	if r.Op != driver.OpRead {
 		d.step(StepAnswer, c)
 	}
-	return ending{c, payload(r), nil}
+	done := r.Len
+	if r.Op == driver.OpFlush {
+		done = 0
+	}
+	return ending{c, done, nil}
+}
+
+// answerFailed ends a command with an error of the medium. A write may have
+// landed, in part; a failed flush stops the disk, since nobody knows what it left.
+func (d *Disk) answerFailed(c *command) ending {
+	delete(d.failing, c.req.Op)
+	d.stats.Errors++
+	d.inARow++
+	if c.w != nil {
+		c.w.answered = d.lab.index + 1
+	}
+	err := base.Errorf(c.req.Op.String(), d.info.Target, base.ErrCorrupt, "the medium failed")
+	if c.req.Op == driver.OpFlush {
+		err = stateError(c.req.Op.String(), d.info.Target, driver.StateIsolated)
+		d.powerCutLocked(d.rng)
+	}
+	return ending{c, 0, err}
 }
 
 func (d *Disk) answerWrite(c *command) {

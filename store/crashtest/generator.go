@@ -50,7 +50,7 @@ func NewSetup(seed uint64) Setup {
 		FreeSlabs: pick(16, 28, 40, 60),
 		RoundAge:  time.Duration(pick(2, 10, 50)) * time.Millisecond,
 		IdleMark:  time.Duration(pick(1, 1, 5)) * time.Millisecond,
-		Workers:   3 + rng.IntN(4), Ops: 320 + rng.IntN(120), Keys: 5 + rng.IntN(5),
+		Workers:   3 + rng.IntN(4), Ops: 430 + rng.IntN(120), Keys: 5 + rng.IntN(5),
 		Relaxed: int(pick(30, 50, 90)), Draws: 3, MaxShots: 100,
 	}
 	for range [...]int{0, 0, 0, 1, 2, 3, 4, 5, 6, 8}[rng.IntN(10)] {

@@ -22,7 +22,7 @@ func TestMutants(t *testing.T) {
 		t.Run(m.String(), func(t *testing.T) {
 			mutant.Set(m)
 			start := time.Now()
-			r := Run(context.Background(), Config{Seed: *flagSeed, Cuts: mutantCuts})
+			r := Run(context.Background(), Config{Seed: firstSeed(), Cuts: mutantCuts})
 			mutant.Set(mutant.None)
 			if len(r.Violations) == 0 {
 				t.Fatalf("not found in %d cuts of %d workloads", r.Cuts, r.Workloads)

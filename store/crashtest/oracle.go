@@ -76,6 +76,10 @@ func judgeKey(ops []*Op, r *Recovered, key int) string {
 	}
 	obj, have := r.Objects[key]
 	var allowed []string
+	var base *Op
+	if last >= 0 {
+		base = ops[last]
+	}
 	try := func(o *Op) bool {
 		switch {
 		case o == nil || o.Kind == KindDelete:
@@ -83,12 +87,12 @@ func judgeKey(ops []*Op, r *Recovered, key int) string {
 			return !have
 		default:
 			allowed = append(allowed, fmt.Sprintf("op %d", o.ID))
-			return have && obj.ID == o.ID && obj.Size == o.Size && (o.Gen == 0 || obj.Gen == o.Gen)
+			fits := obj.Gen == o.Gen
+			if o.Gen == 0 { // its place is somewhere after what is certainly in
+				fits = base == nil || obj.Gen > base.Gen
+			}
+			return have && obj.ID == o.ID && obj.Size == o.Size && fits
 		}
-	}
-	var base *Op
-	if last >= 0 {
-		base = ops[last]
 	}
 	if try(base) {
 		return ""

@@ -132,6 +132,24 @@ func (d *Disk) isolate(why string) {
 		Cause: base.Errorf("use", d.info.Target, base.ErrIsolated, "%s", why)}, false)
 }
 
+// Hold keeps every command where it is, or lets them go on.
+func (d *Disk) Hold(on bool) {
+	d.lab.mu.Lock()
+	defer d.lab.mu.Unlock()
+	d.held = on
+	d.work.Broadcast()
+}
+
+// FailNext makes the next command of the operation fail, once.
+func (d *Disk) FailNext(op driver.Op) {
+	d.lab.mu.Lock()
+	defer d.lab.mu.Unlock()
+	if d.failing == nil {
+		d.failing = make(map[driver.Op]bool)
+	}
+	d.failing[op] = true
+}
+
 // Remove pulls the disk out: nothing works any more, and Reset does not help.
 func (d *Disk) Remove() {
 	d.lab.mu.Lock()
@@ -157,6 +175,8 @@ func (d *Disk) Reset(ctx context.Context) error {
 	switch {
 	case d.final():
 		return stateError("reset", d.info.Target, d.state)
+	case d.state == driver.StateReady:
+		return nil
 	case d.state != driver.StateIsolated:
 		return base.Errorf("reset", d.info.Target, base.ErrBusy, "it is %s, not isolated", d.state)
 	}

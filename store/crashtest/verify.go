@@ -7,12 +7,38 @@ import (
 	"math/rand/v2"
 	"strings"
 
-	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/meta"
 	"github.com/ugds-store/ugds/meta/metatest"
 	"github.com/ugds-store/ugds/store"
 )
+
+// facts is what is known about a cut besides the history.
+type facts struct {
+	Step      int64
+	Formatted bool // the format had returned
+	Fillers   int  // that must be there
+	Extra     extra
+}
+
+// extra is what is done with some images besides opening them.
+type extra uint8
+
+const (
+	extraNone extra = iota
+	extraChurn
+	extraReopen
+	extraCheck
+)
+
+// facts of draw i.
+func (sh *shot) facts(i int) facts {
+	f := facts{Step: sh.step, Formatted: sh.formatted, Fillers: sh.fillers}
+	if which := (sh.step + int64(i)) % 10; which >= 1 && which <= 3 {
+		f.Extra = extra(which)
+	}
+	return f
+}
 
 // image is one cut, drawn: what a machine would find when it starts again.
 type image struct {
@@ -24,13 +50,17 @@ type image struct {
 	records int     // unsynced metadata that the cut may have lost
 	differs bool    // from "everything landed"
 	percent int
-	saved   *savedImage // what to keep of it if it fails
+
+	checked, again, churned int         // what was done with it besides
+	saved                   *savedImage // what to keep of it if it fails
+	facts                   facts
 }
 
 // draw makes image i of a shot. Drawing it again gives the same.
 func (sh *shot) draw(seed uint64, i int) *image {
 	rng := rand.New(rand.NewPCG(seed^uint64(sh.step)<<20, uint64(i)))
-	im := &image{cut: CutAll, lab: new(Lab), meta: sh.draws[i].fs, percent: sh.draws[i].percent}
+	im := &image{cut: CutAll, lab: new(Lab), meta: sh.draws[i].fs,
+		percent: sh.draws[i].percent, facts: sh.facts(i)}
 	switch {
 	case sh.metaDead && (i+int(sh.step))%2 == 0:
 		im.cut = CutMeta
@@ -128,40 +158,58 @@ func identify(b []byte, err error, info store.ObjectInfo, ops []*Op, seed uint64
 }
 
 // verify opens an image, sweeps it, and compares it with the history.
-func (im *image) verify(ctx context.Context, w *world, sh *shot, i int) (violations []string) {
+func (im *image) verify(ctx context.Context, h *History, facts facts) (violations []string) {
 	complain := func(format string, args ...any) {
 		violations = append(violations, fmt.Sprintf(format, args...))
 	}
+	if facts.Extra == extraCheck && facts.Formatted {
+		violations = append(violations, im.fsck(ctx)...)
+	}
 	s, err := store.Open(ctx, im.options())
 	if err != nil {
-		if !sh.formatted && (store.IsRefusal(err) || errors.Is(err, store.ErrNotFound)) {
+		if !facts.Formatted && (store.IsRefusal(err) || errors.Is(err, store.ErrNotFound)) {
 			return nil
 		}
-		return []string{fmt.Sprintf("open: %v", err)}
+		return append(violations, fmt.Sprintf("open: %v", err))
 	}
-	r, faults := readStore(ctx, s, w.hist)
+	r, faults := readStore(ctx, s, h)
 	violations = append(violations, faults...)
-	violations = append(violations, w.hist.judge(&r.Recovered, sh.step)...)
-	if sh.phase != PhaseFormat && sh.fillers != r.fillers {
-		complain("I1: %d fillers of %d are there", r.fillers, sh.fillers)
+	violations = append(violations, h.judge(&r.Recovered, facts.Step)...)
+	if facts.Fillers != r.fillers {
+		complain("I1: %d fillers of %d are there", r.fillers, facts.Fillers)
 	}
 	if why := spaceFault(s, r); why != "" {
 		complain("I6: %s", why)
 	}
-	if err := s.ReadOnly(); err != nil && sh.formatted {
+	if err := s.ReadOnly(); err != nil && facts.Formatted {
 		complain("the store opened read-only: %v", err)
 	}
-	which := (int(sh.step) + i) % 8
-	if which == 1 && len(violations) == 0 && s.ReadOnly() == nil {
-		violations = append(violations, im.churn(ctx, s, w.hist, r)...)
+	if facts.Extra == extraChurn && len(violations) == 0 && s.ReadOnly() == nil {
+		violations = append(violations, im.churn(ctx, s, h, r)...)
 	}
 	if err := s.Close(ctx); err != nil {
 		complain("close: %v", err)
 	}
-	if which == 2 && len(violations) == 0 {
-		violations = append(violations, im.again(ctx, w.hist, r)...)
+	if facts.Extra == extraReopen && len(violations) == 0 {
+		violations = append(violations, im.reopen(ctx, h, r)...)
 	}
 	return violations
+}
+
+// fsck checks the image before it is opened: it must be clean, but for copies
+// of a superblock that were being written.
+func (im *image) fsck(ctx context.Context) (faults []string) {
+	im.checked++
+	rep, err := store.Check(ctx, im.options())
+	if err != nil {
+		return []string{fmt.Sprintf("I6: fsck: %v", err)}
+	}
+	for _, f := range rep.Findings {
+		if f.Severity == store.SevError || f.Severity == store.SevWarning && f.Area != "superblock" {
+			faults = append(faults, fmt.Sprintf("I6: fsck: %s %s %s: %s", f.Severity, f.Area, f.Target, f.Text))
+		}
+	}
+	return faults
 }
 
 // spaceFault compares free space with what the live extents leave.
@@ -179,6 +227,7 @@ func spaceFault(s *store.Store, r *contents) string {
 // churn writes into the recovered store, so that space that is free and should
 // not be shows: nothing that was there may change.
 func (im *image) churn(ctx context.Context, s *store.Store, h *History, before *contents) (faults []string) {
+	im.churned++
 	n, err := s.Namespace(ctx, nsNames[0], store.NamespaceOptions{Create: true})
 	if err != nil {
 		return []string{fmt.Sprintf("churn: %v", err)}
@@ -202,9 +251,10 @@ func (im *image) churn(ctx context.Context, s *store.Store, h *History, before *
 	return append(faults, sameObjects(before, after, "I2: after new puts")...)
 }
 
-// again opens the image once more: the outcome must be the same from the first
+// reopen opens the image once more: the outcome must be the same from the first
 // open on.
-func (im *image) again(ctx context.Context, h *History, before *contents) []string {
+func (im *image) reopen(ctx context.Context, h *History, before *contents) []string {
+	im.again++
 	s, err := store.Open(ctx, im.options())
 	if err != nil {
 		return []string{fmt.Sprintf("second open: %v", err)}
@@ -227,5 +277,3 @@ func sameObjects(a, b *contents, when string) (faults []string) {
 	}
 	return faults
 }
-
-var _ driver.Device = (*Disk)(nil)
