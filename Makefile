@@ -32,7 +32,8 @@ test:
 
 ## crash: the crash laboratory in full, and every safeguard switched off once
 crash:
-	$(GOTEST) -v -timeout 20m -tags ugds_mutants ./store/crashtest -args -full
+	$(GOTEST) -v -timeout 20m ./store/crashtest -full
+	$(GOTEST) -v -timeout 20m -tags ugds_mutants -run 'Mutant' ./store/crashtest
 
 ## race: the same tests under the race detector, which needs a C compiler
 race:
@@ -40,7 +41,9 @@ race:
 	  echo "SKIP-COUNTED: race: no C compiler"; echo "0 passed, 0 failed, 1 skipped"; \
 	  [[ "$${UGDS_NO_SKIP:-0}" != 1 ]]; exit; \
 	fi; \
-	CGO_ENABLED=1 $(GOTEST) -race -timeout 15m $(RACEPKGS)
+	export CGO_ENABLED=1; \
+	$(GOTEST) -race -timeout 15m $$($(GO) list $(RACEPKGS) | grep -v /store/crashtest); \
+	$(GOTEST) -race -v -timeout 15m ./store/crashtest
 
 ## fuzz: every fuzz target for its share of four minutes
 fuzz:
@@ -54,6 +57,9 @@ lint:
 	$(GO) tool staticcheck ./...
 	$(GO) test -count=1 ./tools/lint
 
-## soak: the long forms, for a night
+## soak: the long forms, for a night; each run has seeds of its own
 soak:
-	$(GOTEST) -v -timeout 12h -tags ugds_mutants ./store/crashtest -args -full -soak 8h
+	$(GOTEST) -v -timeout 12h ./store/crashtest -full -soak 8h -seed $$(date +%s)
+	$(GOTEST) -v -timeout 2h ./driver/file -run Kill -kill-rounds 200
+	$(GOTEST) -v -timeout 2h ./store -run Register -register 1h
+	$(GOTEST) -v -timeout 2h ./meta -long

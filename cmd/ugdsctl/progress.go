@@ -17,10 +17,12 @@ func progress(e *ctl.Env) func(title string, total int64) ctl.Bar {
 	}
 	return func(title string, total int64) ctl.Bar {
 		p := mpb.New(mpb.WithOutput(os.Stderr), mpb.WithWidth(48))
-		b := p.AddBar(total, mpb.BarRemoveOnComplete(),
-			mpb.PrependDecorators(decor.Name(title, decor.WCSyncSpaceR), decor.CountersKibiByte("% .1f of % .1f")),
-			mpb.AppendDecorators(decor.AverageSpeed(decor.SizeB1000(0), "% .0f")))
-		return &bar{p, b}
+		name, speed := decor.Name(title+" "), mpb.AppendDecorators(decor.AverageSpeed(decor.SizeB1000(0), "% .1f"))
+		if total <= 0 {
+			return &bar{p, p.AddSpinner(0, mpb.PrependDecorators(name, decor.CurrentKibiByte("% .1f")), speed)}
+		}
+		return &bar{p, p.AddBar(total, mpb.BarRemoveOnComplete(),
+			mpb.PrependDecorators(name, decor.CountersKibiByte("% .1f of % .1f")), speed)}
 	}
 }
 
