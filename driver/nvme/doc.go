@@ -10,8 +10,10 @@
 //
 // Structures that a controller reads or writes are made of bytes and of the
 // types Le16, Le32 and Le64 alone. So they have no padding and an alignment of
-// one byte, their size is checked when the package is compiled, and the byte
-// order is part of the type. Overlay puts them over raw bytes.
+// one byte, and the byte order is part of the type. Overlay puts them over raw
+// bytes. A test holds the size of each structure and the offset of each field
+// against the specification's numbers: without package unsafe, which has no
+// place here, the compiler cannot be asked.
 //
 // Values are not synchronized: a structure in memory that a controller may touch
 // belongs to whoever owns the queue or the command at that moment.
