@@ -69,7 +69,8 @@ func giveUp(ctx context.Context, o *Options, v verdict, waited time.Duration) er
 		return base.WithHint(base.Errorf("open", o.Path, base.ErrInUse, "%s", v.why),
 			"unmount or release it, or choose another device")
 	case !v.dead:
-		return base.WithHint(base.Errorf("open", o.Path, base.ErrLocked, "%s", v.why), "end that process, or open read-only if it reads only")
+		return base.WithHint(base.Errorf("open", o.Path, base.ErrLocked, "%s", v.why),
+			"end that process first")
 	case ctx.Err() != nil:
 		return base.Errorf("open", o.Path, base.ErrLocked, "%s; gave up after %v: %w",
 			v.why, waited.Round(time.Millisecond), context.Cause(ctx))
