@@ -20,6 +20,7 @@ type DB struct {
 	fence *fence
 	lock  *dirLock
 	life  *life
+	sched *scheduler
 	iters atomic.Int64
 
 	turn   chan struct{} // holds the right to commit
@@ -97,7 +98,7 @@ func Open(o Options) (*DB, error) {
 // fails.
 func openLocked(o Options, lock *dirLock, create bool) (*DB, error) {
 	f := newFence(o.OnEvent)
-	d := &DB{o: o, fs: newFenceFS(o, f), fence: f, lock: lock, life: newLife(),
+	d := &DB{o: o, fs: newFenceFS(o, f), fence: f, lock: lock, life: newLife(), sched: newScheduler(),
 		turn: make(chan struct{}, 1), jobs: make(chan *job),
 		reap: make(chan struct{}, 1), reaped: make(chan struct{}), closed: make(chan struct{})}
 	if err := d.openPebble(create); err != nil {
@@ -105,6 +106,7 @@ func openLocked(o Options, lock *dirLock, create bool) (*DB, error) {
 		return nil, err
 	}
 	d.fs.opened()
+	d.sched.release()
 	go d.committer()
 	go d.reaper()
 	if create {
@@ -126,6 +128,8 @@ type opened struct {
 // may never return.
 func (d *DB) openPebble(create bool) error {
 	po := d.pebbleOptions(create)
+	compact := newCompactions()
+	po.Experimental.CompactionScheduler = compact
 	done := make(chan opened, 1)
 	go func() {
 		var r opened
@@ -169,6 +173,7 @@ func (d *DB) openPebble(create bool) error {
 		return openError(d.o, r.err)
 	}
 	d.p = r.p
+	compact.opened()
 	return nil
 }
 
@@ -195,6 +200,7 @@ func (d *DB) pebbleOptions(create bool) *pebble.Options {
 	}
 	// Sampling reads would take Pebble's mutex when an iterator is closed.
 	po.Experimental.ReadSamplingMultiplier = -1
+	po.Experimental.CompactionScheduler = d.sched
 	return po
 }
 
@@ -235,6 +241,7 @@ func (d *DB) backgroundError(err error) {
 	if d.fs.opening.Load() {
 		d.fence.trip(err)
 	}
+	d.sched.failed()
 	d.mu.Lock()
 	d.failures++
 	degraded := d.failures == degradedAfter
@@ -246,6 +253,7 @@ func (d *DB) backgroundError(err error) {
 
 func (d *DB) workDone() {
 	d.fs.backoff.Store(0)
+	d.sched.ok()
 	d.mu.Lock()
 	was := d.failures
 	d.failures = 0

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,17 +16,28 @@ import (
 	"github.com/ugds-store/ugds/store"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m) }
+func TestMain(m *testing.M) {
+	child()
+	testenv.Main(m, parked)
+}
+
+// parked exempts goroutines that the metadata parked behind its fence.
+func parked(stack string) bool {
+	return meta.ParkedGoroutines() > 0 && strings.Contains(stack, "pebble")
+}
+
+func devices(d ...driver.Device) []driver.Device { return d }
 
 // box is a store on file devices in a directory of the test.
 type box struct {
-	t      testing.TB
-	dir    string
-	engine string
-	sizes  []int64
-	slab   int64
-	sparse bool
-	tune   func(*store.Options)
+	t       testing.TB
+	dir     string
+	engine  string
+	sizes   []int64
+	slab    int64
+	metaDir string
+	sparse  bool
+	tune    func(*store.Options)
 
 	devs []driver.Device
 	s    *store.Store
@@ -58,8 +70,13 @@ func newBox(t testing.TB, b box) *box {
 	return &b
 }
 
-func (b *box) path(i int) string  { return filepath.Join(b.dir, fmt.Sprintf("data%d.ugds", i)) }
-func (b *box) meta() meta.Options { return meta.Options{Dir: filepath.Join(b.dir, "meta")} }
+func (b *box) path(i int) string { return filepath.Join(b.dir, fmt.Sprintf("data%d.ugds", i)) }
+func (b *box) meta() meta.Options {
+	if b.metaDir != "" {
+		return meta.Options{Dir: b.metaDir}
+	}
+	return meta.Options{Dir: filepath.Join(b.dir, "meta")}
+}
 
 func (b *box) openDevices() {
 	b.t.Helper()

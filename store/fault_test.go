@@ -1,0 +1,262 @@
+package store_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ugds-store/ugds/driver/file"
+	"github.com/ugds-store/ugds/internal/testenv"
+	"github.com/ugds-store/ugds/meta"
+	"github.com/ugds-store/ugds/meta/metatest"
+	"github.com/ugds-store/ugds/store"
+)
+
+// documented tells whether an error is one that callers are told to expect when
+// the metadata fails.
+func documented(err error) bool {
+	return err == nil || errors.Is(err, store.ErrUnknown) || errors.Is(err, store.ErrReadOnly)
+}
+
+// faultRun is one run of a fixed script over metadata that fails.
+type faultRun struct {
+	dir string
+	fs  *metatest.FS
+	// may holds the values that a key may have after the next open; nil is absent.
+	may map[string][][]byte
+}
+
+func (f *faultRun) device(t *testing.T) *file.Device {
+	d, err := file.Open(bg, file.Options{Path: filepath.Join(f.dir, "data")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func (f *faultRun) options(d *file.Device) store.Options {
+	return store.Options{Devices: devices(d), Meta: meta.Options{Dir: "/meta", FS: f.fs}, StagingBytes: 4 << 20}
+}
+
+// newFaultRun formats a store with three objects.
+func newFaultRun(t *testing.T) *faultRun {
+	f := &faultRun{dir: t.TempDir(), fs: metatest.NewMem(), may: map[string][][]byte{}}
+	if err := file.Create(filepath.Join(f.dir, "data"), 64<<20, true); err != nil {
+		t.Fatal(err)
+	}
+	d := f.device(t)
+	defer d.Close(bg)
+	if _, err := store.Format(bg, store.FormatOptions{Devices: devices(d), Meta: f.options(d).Meta}); err != nil {
+		t.Fatal(err)
+	}
+	s, err := store.Open(bg, f.options(d))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns, err := s.Namespace(bg, "n", store.NamespaceOptions{Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range []string{"a", "b", "c"} {
+		f.put(t, ns, k, 1, store.Sync)
+	}
+	if err := s.Close(bg); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func (f *faultRun) put(t *testing.T, ns *store.Namespace, key string, seed uint64, d store.Durability) {
+	v := fill(seed, 5000+int(seed))
+	err := ns.Put(bg, []byte(key), store.Bytes(v), store.PutOptions{Replace: true, Durability: d})
+	f.note(t, "put "+key, key, v, err, d)
+}
+
+// note records what an answer allows.
+func (f *faultRun) note(t *testing.T, what, key string, v []byte, err error, d store.Durability) {
+	switch {
+	case !documented(err):
+		t.Errorf("%s: %v", what, err)
+	case err == nil && d == store.Sync:
+		f.may[key] = [][]byte{v}
+	case err == nil || errors.Is(err, store.ErrUnknown):
+		f.may[key] = append(f.may[key], v)
+	}
+}
+
+// script changes every object; a store that turned read-only goes on answering.
+func (f *faultRun) script(t *testing.T) {
+	d := f.device(t)
+	defer d.Close(bg)
+	s, err := store.Open(bg, f.options(d))
+	if err != nil {
+		if errors.Is(err, store.ErrCorrupt) || errors.Is(err, store.ErrMismatch) {
+			t.Errorf("open: %v", err)
+		}
+		return
+	}
+	ns, err := s.Namespace(bg, "n", store.NamespaceOptions{})
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	f.put(t, ns, "a", 2, store.Sync)
+	f.put(t, ns, "d", 3, store.Relaxed)
+	f.note(t, "delete b", "b", nil, ns.Delete(bg, []byte("b"), store.DeleteOptions{}), store.Sync)
+	f.put(t, ns, "c", 4, store.Relaxed)
+	if err := s.Flush(bg); !documented(err) {
+		t.Errorf("flush: %v", err)
+	}
+	f.put(t, ns, "e", 5, store.Sync)
+	// Reads go on, whatever happened, and show one of the allowed states.
+	for key := range f.may {
+		if err := f.read(ns, key); err != nil {
+			t.Errorf("while the process lives: %v", err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(bg, 20*time.Second)
+	defer cancel()
+	if err := s.Close(ctx); err != nil && !documented(err) {
+		t.Logf("close: %v", err)
+	}
+}
+
+func (f *faultRun) read(ns *store.Namespace, key string) error {
+	got, err := ns.GetBytes(bg, []byte(key), store.GetOptions{})
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	for _, v := range f.may[key] {
+		if v == nil && err != nil || v != nil && err == nil && bytes.Equal(v, got) {
+			return nil
+		}
+	}
+	if err != nil && len(f.may[key]) > 0 && f.neverSync(key) {
+		return nil
+	}
+	return fmt.Errorf("%s: not one of its %d states: %d bytes, %v", key, len(f.may[key]), len(got), err)
+}
+
+// neverSync tells whether the key was absent before the script.
+func (f *faultRun) neverSync(key string) bool { return key == "d" || key == "e" }
+
+// TestJ01MetadataFaults makes every change of the metadata fail in turn, from
+// that one on: the process lives, answers what is documented, goes on reading,
+// and the next open shows one of the allowed states.
+func TestJ01MetadataFaults(t *testing.T) {
+	count := newFaultRun(t)
+	before := count.fs.Changes()
+	count.script(t)
+	n := count.fs.Changes() - before
+	if n < 10 {
+		t.Fatalf("only %d changes", n)
+	}
+	step := int64(1)
+	if testing.Short() {
+		step = 7
+	}
+	for _, full := range []bool{false, true} {
+		for k := int64(1); k <= n; k += step {
+			t.Run(fmt.Sprintf("full=%v/%d", full, k), func(t *testing.T) {
+				f := newFaultRun(t)
+				if full {
+					f.fs.FullAt(k)
+				} else {
+					f.fs.FailAt(k, nil, true)
+				}
+				f.script(t)
+				f.fs.Clear()
+				f.reopened(t)
+			})
+		}
+	}
+	t.Logf("%d changes", n)
+}
+
+// reopened opens again without faults, compares, and puts once more.
+func (f *faultRun) reopened(t *testing.T) {
+	d := f.device(t)
+	defer d.Close(bg)
+	s, err := store.Open(bg, f.options(d))
+	if err != nil {
+		t.Fatalf("open without faults: %v", err)
+	}
+	ns, err := s.Namespace(bg, "n", store.NamespaceOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key := range f.may {
+		if err := f.read(ns, key); err != nil {
+			t.Errorf("after reopening: %v", err)
+		}
+	}
+	f.put(t, ns, "a", 9, store.Sync)
+	if err := f.read(ns, "a"); err != nil {
+		t.Error(err)
+	}
+	if err := s.Close(bg); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestMetadataDiskFull fills a real file system of 48 MiB with metadata.
+func TestMetadataDiskFull(t *testing.T) {
+	testenv.NeedRoot(t)
+	mnt := t.TempDir()
+	if err := syscall.Mount("tmpfs", mnt, "tmpfs", 0, "size=48m"); err != nil {
+		testenv.Skip(t, "cannot mount: "+err.Error())
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(mnt, syscall.MNT_DETACH) })
+	b := &box{t: t, dir: t.TempDir(), sizes: []int64{256 << 20}, sparse: true, metaDir: filepath.Join(mnt, "meta")}
+	b = newBox(t, *b)
+	put := map[string]bool{}
+	var err error
+	for i := 0; err == nil && i < 4000; i++ {
+		items := make([]store.PutItem, 200)
+		for j := range items {
+			// Long random keys: they do not compress.
+			key := append([]byte(fmt.Sprintf("%06d-%03d-", i, j)), fill(uint64(i*1000+j), 900)...)
+			items[j] = store.PutItem{Key: key, Value: store.Bytes(key[:10])}
+		}
+		b.ns.PutBatch(bg, items)
+		for j := range items {
+			if err = items[j].Err; err != nil {
+				break
+			}
+			put[string(items[j].Key)] = true
+		}
+	}
+	if !errors.Is(err, store.ErrMetaFull) {
+		t.Fatalf("after %d objects: %v, want ErrMetaFull", len(put), err)
+	}
+	t.Logf("%d objects, then: %v", len(put), err)
+	all := func(when string) {
+		t.Helper()
+		for key := range put {
+			if got, err := b.ns.GetBytes(bg, []byte(key), store.GetOptions{}); err != nil || string(got) != key[:10] {
+				t.Fatalf("%s: %v", when, err)
+			}
+		}
+	}
+	all("full")
+	if err := b.ns.Put(bg, []byte("more"), nil, store.PutOptions{}); !errors.Is(err, store.ErrReadOnly) {
+		t.Errorf("put after that: %v, want ErrReadOnly", err)
+	}
+	_ = b.s.Close(bg)
+	b.s = nil
+	b.closeDevices()
+	if err := syscall.Mount("tmpfs", mnt, "tmpfs", syscall.MS_REMOUNT, "size=400m"); err != nil {
+		t.Fatal(err)
+	}
+	b.openDevices()
+	b.open()
+	all("after space was freed")
+	if err := b.ns.Put(bg, []byte("more"), nil, store.PutOptions{}); err != nil {
+		t.Errorf("put after space was freed: %v", err)
+	}
+}
