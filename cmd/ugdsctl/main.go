@@ -37,6 +37,9 @@ func execute(ctx context.Context, env *ctl.Env, args []string) int {
 	case err == nil || ctl.Quiet(err):
 	case code == ctl.ExitInterrupted:
 		fmt.Fprintln(env.Stderr, "ugdsctl: interrupted")
+	case ctx.Err() != nil:
+		fmt.Fprintln(env.Stderr, "ugdsctl: interrupted:", err)
+		return ctl.ExitInterrupted
 	default:
 		fmt.Fprintln(env.Stderr, "ugdsctl:", err)
 	}

@@ -133,6 +133,10 @@ func TestSecondOpener(t *testing.T) {
 	if _, errs, code := call(t, "", "fsck", "--store", dir); code != 8 || !strings.Contains(errs, "locked") {
 		t.Errorf("fsck: exit %d, %s", code, errs)
 	}
+	_, errs, code := call(t, "", "format", "--store", dir, "--size", "80MiB", "--yes")
+	if code != 5 || !strings.Contains(errs, "locked") {
+		t.Errorf("format with another size: exit %d, %s", code, errs)
+	}
 	if err := stdin.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -179,6 +183,8 @@ func TestDemoInterrupted(t *testing.T) {
 	tmp := t.TempDir()
 	cmd := program(t, "demo", "--size", "512MiB")
 	cmd.Env = append(cmd.Env, "TMPDIR="+tmp)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +196,7 @@ func TestDemoInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if code := exitCode(cmd.Wait()); code != 130 {
-		t.Errorf("exit %d", code)
+		t.Errorf("exit %d, %s", code, &stderr)
 	}
 	if left := ls(t, tmp); len(left) > 0 {
 		t.Errorf("left behind: %v", left)

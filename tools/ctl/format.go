@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/driver/file"
 	"github.com/ugds-store/ugds/driver/probe"
 	"github.com/ugds-store/ugds/internal/base"
@@ -305,16 +304,12 @@ func holds(text string, lost *bool) string {
 	return ", which holds " + text
 }
 
-// doFormat carries the plan out. store.toml comes last: without it the
-// directory is no store, and format can be run again.
+// doFormat carries the plan out. Until every device that exists was opened for
+// writing nothing is touched. store.toml comes last: without it the directory is
+// no store, and format can be run again.
 func (e *Env) doFormat(ctx context.Context, t *Target, o FormatOptions, doc *formatDoc) (err error) {
-	if t.Dir != "" {
-		if err := os.MkdirAll(t.Dir, 0o755); err != nil {
-			return base.Wrap("format", t.Dir, pathCause(err))
-		}
-		if err := os.Remove(filepath.Join(t.Dir, ConfigName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return base.Wrap("format", t.Dir, pathCause(err))
-		}
+	if err := e.clearAway(ctx, t, doc); err != nil {
+		return err
 	}
 	var targets, made []string
 	defer func() {
@@ -324,14 +319,19 @@ func (e *Env) doFormat(ctx context.Context, t *Target, o FormatOptions, doc *for
 			}
 		}
 	}()
-	for _, p := range doc.Devices {
-		if err := p.create(ctx, o.Sparse); err != nil {
-			return err
+	if t.Dir != "" {
+		if err := os.MkdirAll(t.Dir, 0o755); err != nil {
+			return base.Wrap("format", t.Dir, pathCause(err))
 		}
-		targets = append(targets, p.Target)
+	}
+	for _, p := range doc.Devices {
 		if p.path != "" {
+			if err := file.Create(p.path, p.Bytes, o.Sparse); err != nil {
+				return err
+			}
 			made = append(made, p.path)
 		}
+		targets = append(targets, p.Target)
 	}
 	devs, err := e.openDevices(ctx, t, parts{devices: targets, discard: o.Sparse}, false)
 	if err != nil {
@@ -346,23 +346,40 @@ func (e *Env) doFormat(ctx context.Context, t *Target, o FormatOptions, doc *for
 	return newConfig(t, targets, doc.Meta, o.Sparse).write(t.Dir)
 }
 
-// create makes the file of a device. The one that it replaces is locked first,
-// so that nobody loses a store that is open.
-func (p *formatPart) create(ctx context.Context, sparse bool) error {
-	if p.Action == actReplace {
-		d, err := probe.Open(ctx, p.Target, probe.Options{})
-		if err != nil {
-			return err
-		}
-		defer func() { _ = closeDevices([]driver.Device{d}) }() // the file is gone already
-		if err := os.Remove(p.path); err != nil {
-			return base.Wrap("replace", p.path, pathCause(err))
+// clearAway takes the devices that exist away from what uses them now, which
+// fails if that is alive: then everything stays as it is. It removes store.toml
+// and the files that get another size.
+func (e *Env) clearAway(ctx context.Context, t *Target, doc *formatDoc) (err error) {
+	var there []string
+	for _, p := range doc.Devices {
+		if p.Action != actCreate {
+			there = append(there, p.Target)
 		}
 	}
-	if p.path == "" {
+	devs, err := e.openDevices(ctx, t, parts{devices: there}, false)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeDevices(devs)) }()
+	remove := func(path string) error {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return base.Wrap("format", path, pathCause(err))
+		}
 		return nil
 	}
-	return file.Create(p.path, p.Bytes, sparse)
+	if t.Dir != "" {
+		if err := remove(filepath.Join(t.Dir, ConfigName)); err != nil {
+			return err
+		}
+	}
+	for _, p := range doc.Devices {
+		if p.Action == actReplace {
+			if err := remove(p.path); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // newConfig describes the store with paths relative to its directory where they
