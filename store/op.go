@@ -118,6 +118,13 @@ func (s *Store) decide(o *op, err error) {
 		delete(o.sh.busy, o.fp)
 		o.sh.mu.Unlock()
 	}
+	if mutant.On(mutant.PublishBeforeCommit) {
+		select {
+		case <-o.done: // it was answered early
+			return
+		default:
+		}
+	}
 	close(o.done)
 }
 
