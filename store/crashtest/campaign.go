@@ -19,6 +19,8 @@ type Config struct {
 	Only States
 	// Artifacts is where failing images are kept; "" keeps none.
 	Artifacts string
+	// OnLife hears how many cuts were done when a life begins; nil for nobody.
+	OnLife func(cuts int)
 	// Log hears of progress and failures; nil is silent.
 	Log func(format string, args ...any)
 }
@@ -29,6 +31,7 @@ type Result struct {
 	Cuts           int
 	Points         int // distinct (seed, write index) pairs
 	Workloads      int
+	Lives          int // of all workloads: some go on after a cut
 	Ops            int
 	Differ         int // images other than "all landed"
 	ByCut          [4]int
@@ -98,13 +101,50 @@ func (c *campaign) enough() bool {
 	return c.res.Cuts >= c.cfg.Cuts || len(c.res.Violations) >= c.cfg.StopAfter
 }
 
-// workload lives one seed and checks its cuts.
+// workload lives one seed and checks its cuts; then it goes on from one of them,
+// so that recovery itself is cut.
 func (c *campaign) workload(ctx context.Context, seed uint64) {
 	set := NewSetup(seed)
 	if c.cfg.Tune != nil {
 		c.cfg.Tune(&set)
 	}
 	w := newWorld(set)
+	c.live(ctx, w)
+	for life := 2; life <= set.Lives && len(w.faults) == 0 && !c.enough(); life++ {
+		if w = c.goOn(ctx, w, life); w == nil {
+			return
+		}
+		c.live(ctx, w)
+	}
+}
+
+// goOn opens one of the cuts of a world for good and makes a world of it.
+func (c *campaign) goOn(ctx context.Context, w *world, life int) *world {
+	for _, at := range w.rng.Perm(len(w.shots)) {
+		sh := w.shots[at]
+		if !sh.formatted || sh.phase == PhaseFormat || sh.fillers != w.fillers {
+			continue
+		}
+		im := sh.draw(w.set.Seed, 0)
+		im.facts.Extra = extraNone
+		r, violations := im.verify(ctx, w.hist, im.facts)
+		im.close()
+		if len(violations) > 0 { // reported before, as one of the cuts
+			return nil
+		}
+		return w.afterlife(sh, r, life)
+	}
+	return nil
+}
+
+// live runs a world and checks its cuts.
+func (c *campaign) live(ctx context.Context, w *world) {
+	if c.cfg.OnLife != nil {
+		c.mu.Lock()
+		n := c.res.Cuts
+		c.mu.Unlock()
+		c.cfg.OnLife(n)
+	}
 	err := w.run(ctx)
 	if err != nil {
 		w.faults = append(w.faults, err.Error())
@@ -112,6 +152,7 @@ func (c *campaign) workload(ctx context.Context, seed uint64) {
 	w.hist.assign(w.events)
 	c.mu.Lock()
 	r := &c.res
+	r.Lives++
 	r.Ops += len(w.hist.Ops)
 	r.PowerCuts += w.powerCuts
 	if w.metaDead {
@@ -134,7 +175,6 @@ func (c *campaign) workload(ctx context.Context, seed uint64) {
 			}
 			c.check(ctx, w, sh, i)
 		}
-		sh.disks, sh.draws = nil, nil
 	}
 }
 
@@ -142,7 +182,7 @@ func (c *campaign) workload(ctx context.Context, seed uint64) {
 func (c *campaign) check(ctx context.Context, w *world, sh *shot, i int) {
 	im := sh.draw(w.set.Seed, i)
 	defer im.close()
-	violations := im.verify(ctx, w.hist, im.facts)
+	_, violations := im.verify(ctx, w.hist, im.facts)
 	c.mu.Lock()
 	r := &c.res
 	r.Cuts++

@@ -101,7 +101,7 @@ func TestReplayFindsTheSame(t *testing.T) {
 	im := sh.draw(set.Seed, 0)
 	defer im.close()
 	im.facts.Extra = extraNone
-	if v := im.verify(context.Background(), w.hist, im.facts); len(v) > 0 {
+	if _, v := im.verify(context.Background(), w.hist, im.facts); len(v) > 0 {
 		t.Fatal(v)
 	}
 	replay := func() []string {

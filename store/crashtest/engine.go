@@ -4,7 +4,6 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/ugds-store/ugds/driver"
@@ -311,24 +310,21 @@ func (d *Disk) signalRoom() {
 
 // scatter copies what a read returns into the caller's memory.
 func (d *Disk) scatter(r *driver.Request) {
-	var sb strings.Builder
-	sb.Grow(int(r.Len))
-	for lba := r.Off / d.opts.BlockSize; lba < (r.Off+r.Len)/d.opts.BlockSize; lba++ {
-		b := d.visible.get(lba)
-		if b == "" {
-			b = zeroBlock[:d.opts.BlockSize]
-		}
-		sb.WriteString(b)
-	}
-	data := sb.String()
+	pos := r.Off // on the disk
 	for i := range r.Segs {
 		s := &r.Segs[i]
-		copy(s.Region.Bytes(s.Off, s.Len), data[:s.Len])
-		data = data[s.Len:]
+		for dst := s.Region.Bytes(s.Off, s.Len); len(dst) > 0; {
+			in := pos % d.opts.BlockSize
+			n := int(min(d.opts.BlockSize-in, int64(len(dst))))
+			if b := d.visible.get(pos / d.opts.BlockSize); b == "" {
+				clear(dst[:n])
+			} else {
+				copy(dst[:n], b[in:])
+			}
+			dst, pos = dst[n:], pos+int64(n)
+		}
 	}
 }
-
-var zeroBlock = strings.Repeat("\x00", 4096)
 
 // landLate lets one command of the dead owner land. The lock is held.
 func (d *Disk) landLate() {

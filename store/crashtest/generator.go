@@ -23,6 +23,7 @@ type Setup struct {
 	Workers   int
 	Ops       int // actions of all workers together
 	Keys      int // of each worker
+	Lives     int // the second one begins with a cut of the first
 	Relaxed   int // of 100 operations, how many are relaxed
 	Draws     int // cuts drawn from one shot
 	MaxShots  int
@@ -51,7 +52,7 @@ func NewSetup(seed uint64) Setup {
 		RoundAge:  time.Duration(pick(2, 10, 50)) * time.Millisecond,
 		IdleMark:  time.Duration(pick(1, 1, 5)) * time.Millisecond,
 		Workers:   3 + rng.IntN(4), Ops: 430 + rng.IntN(120), Keys: 5 + rng.IntN(5),
-		Relaxed: int(pick(30, 50, 90)), Draws: 3, MaxShots: 100,
+		Lives: 1 + rng.IntN(3), Relaxed: int(pick(30, 50, 90)), Draws: 3, MaxShots: 100,
 	}
 	for range [...]int{0, 0, 0, 1, 2, 3, 4, 5, 6, 8}[rng.IntN(10)] {
 		how := rng.IntN(4)

@@ -62,20 +62,6 @@ func (m *media) set(lba int64, data string) {
 	c.blocks[lba%chunkBlocks] = data
 }
 
-// read copies the blocks from lba on into dst, whose length is a multiple of
-// the block size.
-func (m *media) read(lba int64, dst []byte) {
-	for ; len(dst) > 0; lba++ {
-		n := min(int64(len(dst)), m.blockBytes)
-		if b := m.get(lba); b == "" {
-			clear(dst[:n])
-		} else {
-			copy(dst[:n], b)
-		}
-		dst = dst[n:]
-	}
-}
-
 // onesBlock is what a discarded block may read as, besides zeros and its old
 // content.
 func onesBlock(blockBytes int64) string { return strings.Repeat("\xff", int(blockBytes)) }

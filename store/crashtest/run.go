@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
 	"sync"
 
 	"github.com/ugds-store/ugds/internal/base"
@@ -17,17 +20,21 @@ const fillerBytes = 8 * base.MiB
 // incidents, close. Shots are kept on the way.
 func (w *world) run(ctx context.Context) error {
 	defer w.end()
-	if err := w.format(ctx); err != nil {
-		return fmt.Errorf("format: %w", err)
+	if w.life == 1 {
+		if err := w.format(ctx); err != nil {
+			return fmt.Errorf("format: %w", err)
+		}
 	}
 	if err := w.open(ctx); err != nil {
 		return fmt.Errorf("open: %w", err)
 	}
-	w.setPhase(PhaseSetup)
-	if err := w.fill(ctx); err != nil {
-		return fmt.Errorf("fill: %w", err)
+	if w.life == 1 {
+		w.setPhase(PhaseSetup)
+		if err := w.fill(ctx); err != nil {
+			return fmt.Errorf("fill: %w", err)
+		}
+		w.setPhase(PhaseRun)
 	}
-	w.setPhase(PhaseRun)
 	p := newPlan(w.set)
 	half := w.set.Seed%2 == 0
 	if half {
@@ -45,6 +52,11 @@ func (w *world) run(ctx context.Context) error {
 	if err := w.close(ctx); err != nil && !w.dead() {
 		return fmt.Errorf("close: %w", err)
 	}
+	w.lab.Locked(func() {
+		if w.metaDead { // the fence fell, the process ended: this is what is opened next
+			w.keep(w.lab.index, 0, 0)
+		}
+	})
 	return nil
 }
 
@@ -128,4 +140,25 @@ func (w *world) settled() (*History, int64) {
 		h, now = w.hist, w.lab.index
 	})
 	return h, now
+}
+
+// afterlife makes the world that begins with cut 0 of a shot: the same disks as
+// that image, slow again, and a history that consists of what was recovered.
+func (w *world) afterlife(sh *shot, r *contents, life int) *world {
+	set := NewSetup(w.set.Seed + uint64(life)<<48)
+	set.Disks, set.BlockSize, set.SlabBytes, set.Discard = w.set.Disks, w.set.BlockSize, w.set.SlabBytes, w.set.Discard
+	set.Lives = w.set.Lives
+	im := sh.drawAt(w.set.Seed, 0, func(o *DiskOptions) { o.Immediate, o.Depth, o.Pace = false, set.Depth, set.Pace })
+	n := &world{set: set, lab: im.lab, mfs: im.meta, formatted: true, life: life, rng: rand.New(rand.NewPCG(set.Seed, 0xc7a5)),
+		hist: &History{Seed: w.hist.Seed}, track: newTracker(), nextID: uint64(life) << 40,
+		fillers: r.fillers}
+	for _, key := range slices.Sorted(maps.Keys(r.Objects)) {
+		obj := r.Objects[key]
+		o := &Op{ID: obj.ID, Key: key, Size: obj.Size, Gen: obj.Gen, Fate: FateOK, Durable: 1}
+		n.hist.Ops = append(n.hist.Ops, o)
+		n.track.ops[o.ID] = o
+		n.track.current[key] = o
+	}
+	n.hook()
+	return n
 }

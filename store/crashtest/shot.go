@@ -29,12 +29,14 @@ type metaDraw struct {
 
 // chances of a shot at a step, of 1,000, by what is going on.
 const (
-	chanceFormat = 180
-	chanceEdge   = 120 // open and close
+	chanceFormat = 100
+	chanceOpen   = 120
+	chanceClose  = 300
 	chanceMeta   = 50
 	chanceRun    = 16
-	chanceRare   = 80 // a step of a discard or a flush
-	chanceQuiet  = 2  // nothing is unresolved
+	chanceRare   = 80  // a step of a discard or a flush
+	chanceDead   = 400 // the metadata disk is dead: few steps are left
+	chanceQuiet  = 2   // nothing is unresolved
 )
 
 // cut keeps this instant if the dice say so. The lock is held.
@@ -46,15 +48,17 @@ func (w *world) cut(s Step) {
 	switch {
 	case w.phase == PhaseFormat:
 		chance = chanceFormat
-	case w.phase != PhaseRun:
-		chance = chanceEdge
+	case w.phase == PhaseClose:
+		chance = chanceClose
+	case w.phase == PhaseOpen:
+		chance = chanceOpen
 	case s.Kind == StepMeta:
 		chance = chanceMeta
 	case s.Op == driver.OpDiscard || s.Op == driver.OpFlush:
 		chance = chanceRare
 	}
 	if w.metaDead {
-		chance = chanceEdge
+		chance = chanceDead
 	}
 	dice := w.rng.IntN(1000)
 	if dice >= chance {
@@ -62,7 +66,7 @@ func (w *world) cut(s Step) {
 	}
 	failed := w.failed && (w.lab.index-w.failedAt < failedSteps || w.anyDown())
 	states, unresolved := w.track.states(w.disks, w.phase, failed)
-	if unresolved == 0 && dice >= chanceQuiet {
+	if unresolved == 0 && dice >= chanceQuiet && !w.metaDead {
 		return
 	}
 	w.keep(s.Index, states, unresolved)
@@ -82,7 +86,7 @@ func (w *world) anyDown() bool {
 
 func (w *world) keep(step int64, states States, unresolved int) {
 	sh := &shot{step: step, phase: w.phase, states: states, unresolved: unresolved, metaDead: w.metaDead,
-		formatted: w.track.slabOff != nil, fillers: w.fillers}
+		formatted: w.formatted, fillers: w.fillers}
 	for _, d := range w.disks {
 		sh.disks = append(sh.disks, d.imageLocked())
 	}

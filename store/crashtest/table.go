@@ -21,7 +21,7 @@ func (r *Result) Print(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	line := func(format string, args ...any) { fmt.Fprintf(t, format+"\n", args...) }
 	line("seeds\t%d to %d", r.Seed, r.LastSeed)
-	line("workloads\t%d, %d puts and deletes, fewest %d", r.Workloads, r.Ops, r.FewestOps)
+	line("workloads\t%d with %d lives, %d puts and deletes, fewest %d a life", r.Workloads, r.Lives, r.Ops, r.FewestOps)
 	line("cuts\t%d (%d everything, %d host alone, %d metadata alone)", r.Cuts,
 		r.ByCut[CutAll], r.ByCut[CutHost], r.ByCut[CutMeta])
 	line("disks that lost power alone\t%d, the process lived on", r.PowerCuts)

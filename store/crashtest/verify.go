@@ -56,10 +56,20 @@ type image struct {
 	facts                   facts
 }
 
-// draw makes image i of a shot. Drawing it again gives the same.
+// draw makes image i of a shot, on disks that answer at once. Drawing it again
+// gives the same.
 func (sh *shot) draw(seed uint64, i int) *image {
+	im := sh.drawAt(seed, i, func(o *DiskOptions) { o.Immediate = true })
+	im.saved = &savedImage{meta: sh.draws[i].fs}
+	for _, d := range im.disks {
+		im.saved.disks = append(im.saved.disks, savedDisk{d.opts, d.visible.clone()})
+	}
+	return im
+}
+
+func (sh *shot) drawAt(seed uint64, i int, change func(*DiskOptions)) *image {
 	rng := rand.New(rand.NewPCG(seed^uint64(sh.step)<<20, uint64(i)))
-	im := &image{cut: CutAll, lab: new(Lab), meta: sh.draws[i].fs,
+	im := &image{cut: CutAll, lab: new(Lab), meta: sh.draws[i].fs.Clone(rng, 100),
 		percent: sh.draws[i].percent, facts: sh.facts(i)}
 	switch {
 	case sh.metaDead && (i+int(sh.step))%2 == 0:
@@ -67,16 +77,14 @@ func (sh *shot) draw(seed uint64, i int) *image {
 	case (i+int(sh.step))%4 == 3:
 		im.cut = CutHost
 	}
-	fast := func(o *DiskOptions) {
-		o.Immediate = true
-		o.Seed = rng.Uint64()
-	}
-	im.saved = &savedImage{meta: im.meta.Clone(rng, 100)}
 	for _, d := range sh.disks {
-		disk, out := d.Draw(im.cut, rng, im.lab, fast)
+		diskSeed := rng.Uint64()
+		disk, out := d.Draw(im.cut, rng, im.lab, func(o *DiskOptions) {
+			o.Seed = diskSeed
+			change(o)
+		})
 		im.disks = append(im.disks, disk)
 		im.outcome.add(out)
-		im.saved.disks = append(im.saved.disks, savedDisk{disk.opts, disk.visible.clone()})
 	}
 	im.differs = im.outcome.Differs()
 	return im
@@ -158,7 +166,7 @@ func identify(b []byte, err error, info store.ObjectInfo, ops []*Op, seed uint64
 }
 
 // verify opens an image, sweeps it, and compares it with the history.
-func (im *image) verify(ctx context.Context, h *History, facts facts) (violations []string) {
+func (im *image) verify(ctx context.Context, h *History, facts facts) (r *contents, violations []string) {
 	complain := func(format string, args ...any) {
 		violations = append(violations, fmt.Sprintf(format, args...))
 	}
@@ -168,9 +176,9 @@ func (im *image) verify(ctx context.Context, h *History, facts facts) (violation
 	s, err := store.Open(ctx, im.options())
 	if err != nil {
 		if !facts.Formatted && (store.IsRefusal(err) || errors.Is(err, store.ErrNotFound)) {
-			return nil
+			return nil, nil
 		}
-		return append(violations, fmt.Sprintf("open: %v", err))
+		return nil, append(violations, fmt.Sprintf("open: %v", err))
 	}
 	r, faults := readStore(ctx, s, h)
 	violations = append(violations, faults...)
@@ -193,7 +201,7 @@ func (im *image) verify(ctx context.Context, h *History, facts facts) (violation
 	if facts.Extra == extraReopen && len(violations) == 0 {
 		violations = append(violations, im.reopen(ctx, h, r)...)
 	}
-	return violations
+	return r, violations
 }
 
 // fsck checks the image before it is opened: it must be clean, but for copies

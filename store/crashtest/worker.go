@@ -121,11 +121,11 @@ func (k *worker) put(a action) {
 	var v store.Buffers
 	if a.region && size <= regionBytes {
 		b := k.region.Bytes(0, size)
-		fillValue(b, k.w.set.Seed, o.ID)
+		fillValue(b, k.w.hist.Seed, o.ID)
 		v = store.InRegion(k.region, 0, size)
 	} else {
 		b := make([]byte, size)
-		fillValue(b, k.w.set.Seed, o.ID)
+		fillValue(b, k.w.hist.Seed, o.ID)
 		v = store.Bytes(b)
 	}
 	err := k.ns(key).Put(ctx, keyName(key), v, store.PutOptions{Durability: durability(a.relaxed), Replace: replace})
@@ -161,7 +161,7 @@ func (k *worker) batch(a action) {
 	for i, key := range a.keys {
 		ops[i] = k.w.begin(KindPut, key, a.sizes[i], a.relaxed)
 		b := make([]byte, a.sizes[i])
-		fillValue(b, k.w.set.Seed, ops[i].ID)
+		fillValue(b, k.w.hist.Seed, ops[i].ID)
 		items[i] = store.PutItem{Key: keyName(key), Value: store.Bytes(b),
 			PutOptions: store.PutOptions{Durability: durability(a.relaxed), Replace: true}}
 		groups[k.ns(key)] = append(groups[k.ns(key)], i)
@@ -246,7 +246,7 @@ func (k *worker) check(what string, key int, b []byte, err error, allowed []*Op,
 		return
 	}
 	for _, o := range allowed {
-		if o != nil && o.Kind == KindPut && isValue(b, k.w.set.Seed, o) {
+		if o != nil && o.Kind == KindPut && isValue(b, k.w.hist.Seed, o) {
 			return
 		}
 	}
@@ -308,7 +308,7 @@ func (k *worker) readLeases() {
 			}
 			b := make([]byte, h.want[i].Size)
 			_, err := h.lease.Get(k.ctx, i, store.Bytes(b), store.GetOptions{})
-			if err == nil && isValue(b, k.w.set.Seed, h.want[i]) {
+			if err == nil && isValue(b, k.w.hist.Seed, h.want[i]) {
 				continue
 			}
 			if err != nil && k.w.unsure() && errors.Is(err, store.ErrIsolated) {

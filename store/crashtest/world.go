@@ -25,6 +25,7 @@ var nsNames = [2]string{"default", "other"}
 // from a crash image to its last close, and the history of what was asked.
 type world struct {
 	set   Setup
+	life  int // 1, or it began with a cut
 	lab   *Lab
 	disks []*Disk
 	mfs   *metatest.FS
@@ -42,6 +43,7 @@ type world struct {
 	failedAt  int64
 	metaDead  bool
 	runSteps  int64
+	formatted bool // the format had returned
 	fillers   int
 	fillerSum int64
 	powerCuts int
@@ -55,7 +57,7 @@ type world struct {
 }
 
 func newWorld(set Setup) *world {
-	w := &world{set: set, lab: new(Lab), mfs: metatest.NewCrashFS(),
+	w := &world{set: set, life: 1, lab: new(Lab), mfs: metatest.NewCrashFS(),
 		rng:  rand.New(rand.NewPCG(set.Seed, 0xc7a5)),
 		hist: &History{Seed: set.Seed}, track: newTracker(), nextID: 1}
 	for i := range set.Disks {
@@ -135,6 +137,7 @@ func (w *world) format(ctx context.Context) error {
 		return err
 	}
 	w.setLayout(*l)
+	w.lab.Locked(func() { w.formatted = true })
 	return nil
 }
 
