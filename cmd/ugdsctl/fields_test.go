@@ -111,7 +111,7 @@ func documents(t *testing.T) map[string]*fields {
 	names := strings.NewReplacer("S", s, "FILE", file, "OUT", filepath.Join(dir, "out"), "D", filepath.Join(dir, "d"))
 	for _, line := range lines {
 		if line == "BREAK" { // one superblock copy
-			breakCopy(t, filepath.Join(s, "data.ugds"))
+			damageAt(t, filepath.Join(s, "data.ugds"), "64KiB")
 			continue
 		}
 		args := strings.Fields(line)
@@ -135,18 +135,6 @@ func documents(t *testing.T) map[string]*fields {
 		all[verb].add("", doc)
 	}
 	return all
-}
-
-func breakCopy(t *testing.T, path string) {
-	t.Helper()
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if _, err := f.WriteAt([]byte("damage"), 64<<10); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // TestDocumentedFields compares the fields of every document with docs/cli.md.

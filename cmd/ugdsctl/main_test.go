@@ -12,6 +12,8 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
+	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/testenv"
 	"github.com/ugds-store/ugds/tools/ctl"
 )
 
@@ -24,7 +26,7 @@ func TestMain(m *testing.M) {
 		os.Exit(run())
 	}
 	os.Setenv(asProgram, "1") // for the processes that verbs start
-	os.Exit(m.Run())
+	testenv.Main(m)
 }
 
 // call runs one command line in this process.
@@ -73,6 +75,28 @@ func TestScripts(t *testing.T) {
 					return clean(err.Error()) + "\n"
 				}
 				return string(data) + "\n"
+			case "damage": // overwrites bytes: FILE OFFSET
+				damageAt(t, args[0], args[1])
+				return ""
+			case "copy": // copies a directory: FROM TO
+				if err := os.CopyFS(args[1], os.DirFS(args[0])); err != nil {
+					t.Fatal(err)
+				}
+				return ""
+			case "big": // makes a file of a size: FILE SIZE
+				n, err := base.ParseBytes(args[1])
+				if err == nil {
+					err = os.WriteFile(args[0], make([]byte, n), 0o644)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				return ""
+			case "rm":
+				if err := os.RemoveAll(args[0]); err != nil {
+					t.Fatal(err)
+				}
+				return ""
 			case "tree": // lists what is below a directory
 				return tree(t, args[0])
 			}
@@ -96,6 +120,22 @@ func split(t *testing.T, line string) []string {
 		t.Fatalf("quote left open: %s", line)
 	}
 	return args
+}
+
+func damageAt(t *testing.T, path, offset string) {
+	t.Helper()
+	n, err := base.ParseBytes(offset)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt([]byte("damage"), n); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func tree(t *testing.T, dir string) string {

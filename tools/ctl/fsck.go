@@ -91,11 +91,13 @@ func (e *Env) reportText(t *Target, r *store.Report) error {
 			return err
 		}
 	}
-	verdict := "clean"
-	if !r.Clean() {
-		verdict = "faults were found, nothing was changed"
+	switch {
+	case r.Clean():
+		return e.say("%d objects of %s: clean", r.Usage.Objects, base.FormatBytes(r.Usage.Bytes))
+	case r.Faults() > 0:
+		return e.say("faults were found, nothing was changed")
 	}
-	return e.say("%d objects of %s: %s", r.Usage.Objects, base.FormatBytes(r.Usage.Bytes), verdict)
+	return e.say("%d objects of %s: damage was found, nothing was changed", r.Usage.Objects, base.FormatBytes(r.Usage.Bytes))
 }
 
 // FsckArgs gives an error about arguments the exit status that fsck has for it.
