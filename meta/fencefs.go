@@ -214,9 +214,18 @@ func (fs *fenceFS) closeFiles() {
 	}
 }
 
-// Create implements vfs.FS.
+// Create implements vfs.FS. Pebble makes a marker that names a new MANIFEST
+// before the directory entry of that MANIFEST is durable; where a power cut may
+// keep one entry and lose the other the database would not open. So the
+// directory is synced before a marker.
 func (fs *fenceFS) Create(name string, cat vfs.DiskWriteCategory) (f vfs.File, err error) {
 	fs.keep(name)
+	if strings.HasPrefix(filepath.Base(name), "marker.") {
+		dir := fs.PathDir(name)
+		if err := fs.change("sync directory", dir, func() error { return syncDir(fs.FS, dir) }); err != nil {
+			return nil, err
+		}
+	}
 	err = fs.change("create", name, func() (err error) { f, err = fs.FS.Create(name, cat); return err })
 	return fs.wrap(f, name, false, err)
 }

@@ -69,7 +69,14 @@ type logFile struct {
 // must agree on: sequence numbers of batches are without gaps, so that a log
 // that has vanished is noticed unless it was the newest.
 type logChain struct {
-	limit uint64 // the first batch may not be above this; from the MANIFEST
+	// From the MANIFEST. A flush names the oldest log that is still needed: one
+	// that exists, or, when it is the flush of an open, a number that is never
+	// used; then the next batch directly follows those flushed.
+	limit  uint64 // the first batch may not be above this
+	minLog uint64 // the oldest log that is needed
+	exact  uint64 // without that log the first batch is this one; 0 is unknown
+
+	begun bool
 	next  uint64 // sequence number of the next batch, or 0
 }
 
@@ -89,6 +96,12 @@ func (c *logChain) check(fs vfs.FS, path string) error {
 		return err
 	}
 	gap := ""
+	if !l.manifest && !c.begun {
+		c.begun = true
+		if uint64(l.num) == c.minLog {
+			c.exact = 0
+		}
+	}
 	l.record = func(head []byte) {
 		if l.manifest {
 			c.edit(head)
@@ -108,10 +121,11 @@ func (c *logChain) check(fs vfs.FS, path string) error {
 	return nil
 }
 
-// edit takes the last sequence number from the head of a version edit: tags and
-// values as varints, the comparer's name first.
+// edit takes the oldest log and the last sequence number from the head of a
+// version edit: tags and values as varints, the comparer's name first.
 func (c *logChain) edit(head []byte) {
-	const comparer, lastSequence, prevLog = 1, 4, 9 // 2 and 3 are numbers too
+	const comparer, oldestLog, lastSequence, prevLog = 1, 2, 4, 9 // 3 is a number too
+	flush := false
 	for {
 		tag, n := binary.Uvarint(head)
 		if n <= 0 || tag > lastSequence && tag != prevLog {
@@ -123,8 +137,13 @@ func (c *logChain) edit(head []byte) {
 		}
 		head = head[n+m:]
 		switch {
+		case tag == oldestLog:
+			flush, c.minLog, c.exact = true, v, 0
 		case tag == lastSequence:
 			c.limit = max(c.limit, v+1, firstSequence)
+			if flush && v > 0 {
+				c.exact = max(v+1, firstSequence)
+			}
 			return
 		case tag == comparer && v <= uint64(len(head)):
 			head = head[v:]
@@ -144,7 +163,7 @@ func (c *logChain) batch(head []byte) string {
 	switch {
 	case c.next != 0 && seq != c.next:
 		return fmt.Sprintf("batch %d follows batch %d", seq, c.next-1)
-	case c.next == 0 && c.limit != 0 && seq > c.limit:
+	case c.next == 0 && (c.limit != 0 && seq > c.limit || c.exact != 0 && seq != c.exact):
 		return fmt.Sprintf("batch %d follows tables up to %d", seq, c.limit-1)
 	}
 	return ""
