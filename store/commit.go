@@ -195,7 +195,7 @@ func (s *Store) publish(o *op, top uint64) {
 	switch {
 	case o.relaxed && o.kind == opPut:
 		o.sh.harden(o.fp, o.gen)
-	case !o.relaxed && !mutant.On(mutant.PublishBeforeCommit):
+	case !o.relaxed:
 		err = s.show(o, false)
 	}
 	if o.hasOld && err == nil {
@@ -210,12 +210,6 @@ func (s *Store) publish(o *op, top uint64) {
 	}
 	if !o.relaxed {
 		s.emitOp(o)
-	}
-	if mutant.On(mutant.PublishBeforeCommit) && !o.relaxed {
-		o.sh.mu.Lock()
-		delete(o.sh.busy, o.fp)
-		o.sh.mu.Unlock()
-		return // it was answered early
 	}
 	s.decide(o, err)
 }
@@ -329,14 +323,21 @@ func (s *Store) applyEarly(set []*op) {
 	_ = s.db.ApplyUnsynced(b)
 }
 
+// publishEarly answers sync operations as if they were relaxed ones, so that
+// nothing but their promise is broken.
 func (s *Store) publishEarly(set []*op) {
 	for _, o := range set {
 		if o.kind == opBarrier || o.relaxed {
 			continue
 		}
+		o.relaxed = true
 		o.sh.mu.Lock()
-		_ = s.show(o, false)
+		_ = s.show(o, true)
 		o.sh.mu.Unlock()
+		s.q.mu.Lock()
+		s.q.relaxed += o.next.length
+		s.q.mu.Unlock()
+		s.emitOp(o)
 		close(o.done)
 	}
 }
