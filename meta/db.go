@@ -128,8 +128,6 @@ type opened struct {
 // may never return.
 func (d *DB) openPebble(create bool) error {
 	po := d.pebbleOptions(create)
-	compact := newCompactions()
-	po.Experimental.CompactionScheduler = compact
 	done := make(chan opened, 1)
 	go func() {
 		var r opened
@@ -173,7 +171,6 @@ func (d *DB) openPebble(create bool) error {
 		return openError(d.o, r.err)
 	}
 	d.p = r.p
-	compact.opened()
 	return nil
 }
 
