@@ -97,6 +97,10 @@ func (s *Store) round() {
 		default:
 			live = append(live, o)
 			addToBatch(batch, o)
+			if mutant.On(mutant.DeleteBeforeReuse) {
+				s.freeNow(o.old.exts)
+				o.old.exts = nil
+			}
 		}
 	}
 	err := s.commit(batch, top, len(live))

@@ -169,10 +169,6 @@ func (s *Store) enqueue(o *op, next version, stamps []stamp) error {
 	if o.relaxed {
 		s.emitOp(o)
 	}
-	if mutant.On(mutant.DeleteBeforeReuse) {
-		s.freeNow(o.old.exts)
-		o.old.exts = nil
-	}
 	if mutant.On(mutant.DiscardBeforeDelete) {
 		s.discardExtents(o.old.exts)
 	}
