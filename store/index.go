@@ -100,7 +100,8 @@ func (v *version) pieces() int { return int((v.length + PieceBytes - 1) / PieceB
 // Store.q.mu; never two shards.
 type shard struct {
 	mu    sync.Mutex
-	tab   *dma.Table[entry]
+	tab   []entry           // open addressing
+	own   *dma.Table[entry] // behind tab, once the shard has grown out of index.first
 	used  int
 	nodes *dma.Table[node]
 	free  uint32 // first free node; 0 if none
@@ -113,19 +114,25 @@ type shard struct {
 // index maps fingerprints to objects.
 type index struct {
 	shards [shardCount]shard
+	first  *dma.Table[entry] // the first tables of all shards: one mapping instead of 256
 }
 
 func newIndex() (*index, error) {
 	x := new(index)
+	size := func(i int) int { return shardMinCap + i*shardMinCap/4/shardCount }
+	total := 0
+	for i := range x.shards {
+		total += size(i)
+	}
+	var err error
+	if x.first, err = dma.NewTable[entry](total, "index"); err != nil {
+		return nil, err
+	}
+	rest := x.first.E
 	for i := range x.shards {
 		s := &x.shards[i]
 		s.busy, s.pins = make(map[fingerprint]*op), make(map[uint64]*pin)
-		t, err := dma.NewTable[entry](shardMinCap+i*shardMinCap/4/shardCount, "index")
-		if err != nil {
-			x.close()
-			return nil, err
-		}
-		s.tab = t
+		s.tab, rest = rest[:size(i):size(i)], rest[size(i):]
 	}
 	return x, nil
 }
@@ -133,14 +140,15 @@ func newIndex() (*index, error) {
 func (x *index) close() {
 	for i := range x.shards {
 		s := &x.shards[i]
-		if s.tab != nil {
-			s.tab.Free()
+		if s.own != nil {
+			s.own.Free()
 		}
 		if s.nodes != nil {
 			s.nodes.Free()
 		}
-		s.tab, s.nodes = nil, nil
+		s.tab, s.own, s.nodes = nil, nil, nil
 	}
+	x.first.Free()
 }
 
 func (x *index) shard(f fingerprint) *shard { return &x.shards[f.hi>>(64-shardBits)] }
@@ -148,13 +156,13 @@ func (x *index) shard(f fingerprint) *shard { return &x.shards[f.hi>>(64-shardBi
 // home is where an entry would like to be. It is monotonic in lo, which lets
 // removal shift entries back without marks for removed ones.
 func (s *shard) home(lo uint64) int {
-	h, _ := bits.Mul64(lo, uint64(len(s.tab.E)))
+	h, _ := bits.Mul64(lo, uint64(len(s.tab)))
 	return int(h)
 }
 
 // find gives the position of f, or of the free entry where it would go.
 func (s *shard) find(f fingerprint) (int, bool) {
-	e := s.tab.E
+	e := s.tab
 	for i := s.home(f.lo); ; {
 		switch {
 		case e[i].meta == 0:
@@ -175,7 +183,7 @@ func (s *shard) get(f fingerprint, buf []alloc.Extent) (v version, volatile, ok 
 	if !ok {
 		return version{}, false, false
 	}
-	e := &s.tab.E[i]
+	e := &s.tab[i]
 	v = version{gen: e.gen(), length: int64(e.len), crc: e.crc, noCRC: e.flags()&entryNoCRC != 0, exts: buf}
 	switch {
 	case e.flags()&entryMulti != 0:
@@ -199,7 +207,7 @@ func (s *shard) set(f fingerprint, v *version, volatile bool) error {
 	}
 	i, ok := s.find(f)
 	if ok {
-		s.freeNodes(&s.tab.E[i])
+		s.freeNodes(&s.tab[i])
 	} else {
 		s.used++
 	}
@@ -219,14 +227,14 @@ func (s *shard) set(f fingerprint, v *version, volatile bool) error {
 		e.ext = v.exts[0].Pack()
 	}
 	e.meta = flags<<genBits | v.gen
-	s.tab.E[i] = e
+	s.tab[i] = e
 	return nil
 }
 
 // harden marks the version gen of f durable, if it is still there.
 func (s *shard) harden(f fingerprint, gen uint64) {
-	if i, ok := s.find(f); ok && s.tab.E[i].gen() == gen {
-		s.tab.E[i].meta &^= uint64(entryVolatile) << genBits
+	if i, ok := s.find(f); ok && s.tab[i].gen() == gen {
+		s.tab[i].meta &^= uint64(entryVolatile) << genBits
 	}
 }
 
@@ -236,7 +244,7 @@ func (s *shard) remove(f fingerprint) {
 	if !ok {
 		return
 	}
-	e := s.tab.E
+	e := s.tab
 	s.freeNodes(&e[i])
 	s.used--
 	// Shift back the entries that follow and would like to be at or before the
@@ -268,7 +276,7 @@ func between(i, h, j int) bool {
 
 // reserve makes room for one more entry and the extents of v.
 func (s *shard) reserve(v *version) error {
-	if (s.used+1)*100 > len(s.tab.E)*shardMaxLoad {
+	if (s.used+1)*100 > len(s.tab)*shardMaxLoad {
 		if err := s.grow(); err != nil {
 			return err
 		}
@@ -280,19 +288,21 @@ func (s *shard) reserve(v *version) error {
 }
 
 func (s *shard) grow() error {
-	old := s.tab
-	t, err := dma.NewTable[entry](len(old.E)+len(old.E)/4+1, "index")
+	t, err := dma.NewTable[entry](len(s.tab)+len(s.tab)/4+1, "index")
 	if err != nil {
 		return err
 	}
-	s.tab = t
-	for i := range old.E {
-		if e := &old.E[i]; e.meta != 0 {
+	old, oldOwn := s.tab, s.own
+	s.tab, s.own = t.E, t
+	for i := range old {
+		if e := &old[i]; e.meta != 0 {
 			j, _ := s.find(fingerprint{e.hi, e.lo})
-			t.E[j] = *e
+			s.tab[j] = *e
 		}
 	}
-	old.Free()
+	if oldOwn != nil {
+		oldOwn.Free()
+	}
 	return nil
 }
 
@@ -370,7 +380,7 @@ func (x *index) bytes() (objects, bytes int64) {
 		s := &x.shards[i]
 		s.mu.Lock()
 		objects += int64(s.used)
-		bytes += int64(len(s.tab.E)) * 40
+		bytes += int64(len(s.tab)) * 40
 		if s.nodes != nil {
 			bytes += int64(len(s.nodes.E)) * 64
 		}
