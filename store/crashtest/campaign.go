@@ -182,6 +182,9 @@ func (c *campaign) live(ctx context.Context, w *world) {
 func (c *campaign) check(ctx context.Context, w *world, sh *shot, i int) {
 	im := sh.draw(w.set.Seed, i)
 	defer im.close()
+	if w.set.NoLock {
+		im.facts.Extra = extraChurn
+	}
 	_, violations := im.verify(ctx, w.hist, im.facts)
 	c.mu.Lock()
 	r := &c.res
@@ -211,14 +214,17 @@ func (c *campaign) check(ctx context.Context, w *world, sh *shot, i int) {
 
 // violation reports one, and keeps the image of the first of each cut.
 func (c *campaign) violation(w *world, sh *shot, i int, im *image, text string) {
-	where := fmt.Sprintf("seed %d, while the process lived", w.set.Seed)
-	if sh != nil {
+	seed := w.set.Seed & (1<<lifeShift - 1) // of the first life
+	where := fmt.Sprintf("seed %d, life %d", seed, w.life)
+	if sh == nil {
+		where += ", while the process lived"
+	} else {
 		where += fmt.Sprintf(", write index %d, draw %d (%s, %s, %v; metadata %d %%)", sh.step, i, im.cut, sh.phase, im.outcome, im.percent)
 	}
 	c.mu.Lock()
 	first := len(c.res.Violations) == 0
 	if first {
-		c.res.FirstAt, c.res.FirstSeed = c.res.Cuts, w.set.Seed
+		c.res.FirstAt, c.res.FirstSeed = c.res.Cuts, seed
 	}
 	c.res.Violations = append(c.res.Violations, where+": "+text)
 	c.mu.Unlock()
@@ -232,7 +238,7 @@ func (c *campaign) violation(w *world, sh *shot, i int, im *image, text string) 
 		return
 	}
 	if im == nil {
-		c.cfg.Log("log kept in %s; run the same operations again: go test ./store/crashtest -run TestCampaign -args -seed %d -cuts 1", dir, w.set.Seed)
+		c.cfg.Log("log kept in %s; run the same operations again: go test ./store/crashtest -run TestCampaign -args -seed %d -cuts 1", dir, seed)
 		return
 	}
 	c.cfg.Log("image kept; check it again: go test ./store/crashtest -run TestReplay -v -args -replay %s", dir)

@@ -73,6 +73,19 @@ func TestCampaign(t *testing.T) {
 	}
 }
 
+// TestLockIsNeeded: if the commands of a dead owner may land while the next one
+// works, the laboratory finds wrong bytes. This is why the lock of I5 must be
+// held until the last of them has landed.
+func TestLockIsNeeded(t *testing.T) {
+	r := Run(context.Background(), Config{Seed: firstSeed(), Cuts: 3000, Tune: func(s *Setup) {
+		s.NoLock, s.Incidents = true, nil
+	}})
+	if len(r.Violations) == 0 {
+		t.Fatalf("not found in %d cuts, of which %d of the host alone", r.Cuts, r.ByCut[CutHost])
+	}
+	t.Logf("found at cut %d: %.300s", r.FirstAt, r.Violations[0])
+}
+
 // TestReplay checks a kept image again.
 func TestReplay(t *testing.T) {
 	if *flagReplay == "" {

@@ -23,6 +23,9 @@ type DiskOptions struct {
 	// Immediate answers every command inside Submit, in order. For opening
 	// images, where the order of commands is not what is tested.
 	Immediate bool
+	// NoLock lets the commands of a dead owner land while the next owner works:
+	// what the lock of I5 prevents. For showing that it is needed.
+	NoLock bool
 	// Depth is the number of commands that may be in flight. Default 64.
 	Depth int
 	// Pace is how the disk spends time; the zero value is a fast disk that
@@ -133,7 +136,7 @@ func startDisk(lab *Lab, opts DiskOptions, visible, stable *media, open, late []
 	lab.mu.Lock()
 	d.index = len(lab.disks)
 	lab.disks = append(lab.disks, d)
-	for opts.Immediate && len(d.late) > 0 {
+	for opts.Immediate && !opts.NoLock && len(d.late) > 0 {
 		d.landLate()
 	}
 	lab.mu.Unlock()
@@ -271,7 +274,10 @@ func (d *Disk) submitOne(ctx context.Context, c *command) {
 		}
 		full := len(d.queue) >= d.opts.Depth ||
 			len(d.queue) > 0 && d.bytes+payload(c.req) > driver.MaxBytesInFlight
-		if !full && len(d.late) == 0 {
+		if d.opts.NoLock && len(d.late) > 0 && c.req.Op == driver.OpWrite && d.rng.IntN(6) == 0 {
+			d.landLate()
+		}
+		if !full && (len(d.late) == 0 || d.opts.NoLock) {
 			d.start(c)
 			if d.opts.Immediate {
 				ended := d.runNow()

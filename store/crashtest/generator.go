@@ -27,6 +27,7 @@ type Setup struct {
 	Relaxed   int // of 100 operations, how many are relaxed
 	Draws     int // cuts drawn from one shot
 	MaxShots  int
+	NoLock    bool // see DiskOptions; every image is then written to
 }
 
 // Incident is something that happens to a living process.

@@ -98,16 +98,6 @@ func (h *History) byKey(step int64) map[int][]*Op {
 	return out
 }
 
-// snapshot copies the history as it is, for a later check of an image.
-func (h *History) snapshot() *History {
-	c := &History{Seed: h.Seed, Ops: make([]*Op, len(h.Ops))}
-	for i, o := range h.Ops {
-		cp := *o
-		c.Ops[i] = &cp
-	}
-	return c
-}
-
 // published is an event of the store: an operation became visible, or was
 // withdrawn.
 type published struct {

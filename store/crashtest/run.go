@@ -13,6 +13,12 @@ import (
 	"github.com/ugds-store/ugds/store"
 )
 
+// Where the number of the life goes in seeds and in numbers of operations.
+const (
+	lifeShift   = 48
+	opLifeShift = 40
+)
+
 // fillerBytes is the largest value that only takes space.
 const fillerBytes = 8 * base.MiB
 
@@ -145,12 +151,12 @@ func (w *world) settled() (*History, int64) {
 // afterlife makes the world that begins with cut 0 of a shot: the same disks as
 // that image, slow again, and a history that consists of what was recovered.
 func (w *world) afterlife(sh *shot, r *contents, life int) *world {
-	set := NewSetup(w.set.Seed + uint64(life)<<48)
+	set := NewSetup(w.set.Seed + uint64(life)<<lifeShift)
 	set.Disks, set.BlockSize, set.SlabBytes, set.Discard = w.set.Disks, w.set.BlockSize, w.set.SlabBytes, w.set.Discard
 	set.Lives = w.set.Lives
 	im := sh.drawAt(w.set.Seed, 0, func(o *DiskOptions) { o.Immediate, o.Depth, o.Pace = false, set.Depth, set.Pace })
 	n := &world{set: set, lab: im.lab, mfs: im.meta, formatted: true, life: life, rng: rand.New(rand.NewPCG(set.Seed, 0xc7a5)),
-		hist: &History{Seed: w.hist.Seed}, track: newTracker(), nextID: uint64(life) << 40,
+		hist: &History{Seed: w.hist.Seed}, track: newTracker(), nextID: uint64(life) << opLifeShift,
 		fillers: r.fillers}
 	for _, key := range slices.Sorted(maps.Keys(r.Objects)) {
 		obj := r.Objects[key]

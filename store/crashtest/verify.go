@@ -1,6 +1,7 @@
 package crashtest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -47,7 +48,6 @@ type image struct {
 	disks   []*Disk
 	meta    *metatest.FS
 	outcome Outcome // of the writes of the disks
-	records int     // unsynced metadata that the cut may have lost
 	differs bool    // from "everything landed"
 	percent int
 
@@ -256,6 +256,11 @@ func (im *image) churn(ctx context.Context, s *store.Store, h *History, before *
 	}
 	after, more := readStore(ctx, s, h)
 	faults = append(faults, more...)
+	for _, it := range items {
+		if b, err := n.GetBytes(ctx, it.Key, store.GetOptions{}); it.Err == nil && (err != nil || !bytes.Equal(b, it.Value[0].Bytes)) {
+			faults = append(faults, fmt.Sprintf("I2: a value put into the recovered store changed: %s: %v", it.Key, err))
+		}
+	}
 	return append(faults, sameObjects(before, after, "I2: after new puts")...)
 }
 

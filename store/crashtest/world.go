@@ -62,7 +62,7 @@ func newWorld(set Setup) *world {
 		hist: &History{Seed: set.Seed}, track: newTracker(), nextID: 1}
 	for i := range set.Disks {
 		NewDisk(w.lab, DiskOptions{Name: fmt.Sprintf("crash%d", i), BlockSize: set.BlockSize,
-			NoDiscard: !set.Discard, Seed: set.Seed + uint64(i)<<32, Depth: set.Depth, Pace: set.Pace})
+			NoDiscard: !set.Discard, Seed: set.Seed + uint64(i)<<32, Depth: set.Depth, Pace: set.Pace, NoLock: set.NoLock})
 	}
 	w.hook()
 	return w
