@@ -84,7 +84,7 @@ func (r *report) output(key string, e event) {
 	if text, ok := strings.CutPrefix(strings.TrimSpace(e.Output), skipMark); ok {
 		r.skipped = append(r.skipped, text)
 	}
-	if e.Test == "" && closing(e.Output) || r.verbose && !strings.HasPrefix(e.Output, "===") {
+	if e.Test == "" && closing(e.Output) || r.verbose && !noise(e.Output) {
 		fmt.Fprint(r.w, e.Output)
 		return
 	}
@@ -99,6 +99,12 @@ func (r *report) output(key string, e event) {
 // closing tells whether a line is the last one that go test prints for a package.
 func closing(line string) bool {
 	return strings.HasPrefix(line, "ok  \t") || strings.HasPrefix(line, "FAIL\t")
+}
+
+// noise tells whether a line only says that a test began or passed.
+func noise(line string) bool {
+	line = strings.TrimLeft(line, " ")
+	return strings.HasPrefix(line, "=== ") || strings.HasPrefix(line, "--- PASS: ") || line == "PASS\n"
 }
 
 func (r *report) endTest(key string, e event) {

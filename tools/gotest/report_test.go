@@ -63,9 +63,10 @@ func TestVerbosePrintsTables(t *testing.T) {
 	out, _ := run(t, true,
 		`{"Action":"output","Package":"p","Test":"TestA","Output":"=== RUN   TestA\n"}`,
 		`{"Action":"output","Package":"p","Test":"TestA","Output":"state  cuts\n"}`,
+		`{"Action":"output","Package":"p","Test":"TestA/b","Output":"    --- PASS: TestA/b (0.00s)\n"}`,
 		`not json`)
 	want(t, out, "state  cuts", "not json")
-	if strings.Contains(out, "RUN") {
+	if strings.Contains(out, "RUN") || strings.Contains(out, "PASS") {
 		t.Error("noise in verbose output")
 	}
 }
