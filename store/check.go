@@ -29,6 +29,8 @@ type Finding struct {
 	Namespace string   `json:"namespace,omitempty"`
 	Key       []byte   `json:"key,omitempty"`
 	Text      string   `json:"text"`
+
+	ns uint32 // of the record, when no namespace has this number
 }
 
 // reportVersion is the version of the JSON form of Report.
@@ -44,6 +46,26 @@ type Report struct {
 	FreeBytes  int64           `json:"free_bytes"`
 	Namespaces []NamespaceInfo `json:"namespaces"`
 	Findings   []Finding       `json:"findings"`
+	// Verified tells that every value was read and compared with its checksum.
+	Verified bool `json:"verified"`
+	// Removed are the objects that Repair took away.
+	Removed []Removed `json:"removed"`
+
+	refused []Finding // objects whose extents the allocator refused
+}
+
+// Removed is an object that Repair took away.
+type Removed struct {
+	Namespace string `json:"namespace"`
+	Key       []byte `json:"key"`
+}
+
+// CheckOptions of Check and Repair.
+type CheckOptions struct {
+	// VerifyData reads every value and compares it with its checksum.
+	VerifyData bool
+	// Progress is told the bytes of values read so far, and of all. May be nil.
+	Progress func(done, total int64)
 }
 
 // Clean reports whether nothing is wrong.
@@ -75,10 +97,10 @@ func (r *Report) add(sev Severity, area, target string, err error) {
 // objects overlap, and what follows from them. It changes nothing, goes on after
 // a fault as far as that makes sense, and reports what it saw. An error means
 // that it could not run: a device or the database cannot be read, or has an owner.
-func Check(ctx context.Context, o Options) (*Report, error) {
+func Check(ctx context.Context, o Options, c CheckOptions) (*Report, error) {
 	o.fill()
 	o.ReadOnly = true
-	r := &Report{Version: reportVersion, Namespaces: []NamespaceInfo{}, Findings: []Finding{}}
+	r := &Report{Version: reportVersion, Namespaces: []NamespaceInfo{}, Findings: []Finding{}, Removed: []Removed{}}
 	if err := r.supers(ctx, o.Devices); err != nil {
 		return nil, err
 	}
@@ -110,7 +132,13 @@ func Check(ctx context.Context, o Options) (*Report, error) {
 	sortNamespaces(r.Namespaces)
 	r.Usage = s.Usage()
 	r.FreeBytes = p.layout.PoolBytes - r.Usage.SlotBytes
-	return r, nil
+	if len(r.refused) > 0 {
+		err = r.overlaps(ctx, s)
+	}
+	if err == nil && c.VerifyData {
+		err = r.verifyData(ctx, s, c.Progress)
+	}
+	return r, err
 }
 
 // fault turns a refusal into a finding; anything else means Check could not run.
@@ -155,12 +183,16 @@ func (r *Report) record(s *Store) func(uint32, []byte, *meta.Record) error {
 		if !isCorrupt(err) {
 			return err
 		}
-		f := Finding{Severity: SevError, Area: "object", Key: append([]byte(nil), key...), Text: err.Error()}
+		f := Finding{Severity: SevError, Area: "object", Key: append([]byte(nil), key...), Text: err.Error(), ns: nsID}
 		if ns := s.nsByID[nsID]; ns != nil {
 			f.Namespace = ns.name
 		}
-		r.Findings = append(r.Findings, f)
-		if len(r.Findings) >= maxFindings {
+		if errors.Is(err, errOverlap) {
+			r.refused = append(r.refused, f) // judged in pairs, once everything is loaded
+		} else {
+			r.Findings = append(r.Findings, f)
+		}
+		if len(r.Findings)+len(r.refused) >= maxFindings {
 			return base.Errorf("check", "store", ErrCorrupt, "more than %d faults", maxFindings)
 		}
 		return nil

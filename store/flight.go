@@ -31,6 +31,7 @@ type item struct {
 
 	// gets
 	off, n int64  // the wanted range of the value
+	whole  bool   // check the whole value, keep nothing of it
 	verify bool   // check whole pieces
 	crc    uint32 // of the piece so far
 }

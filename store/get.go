@@ -131,9 +131,10 @@ func (o *GetOptions) clip(length int64) (off, n int64, err error) {
 
 // getItem is a get under way.
 type getItem struct {
-	gi *GetItem
-	h  held
-	it item
+	gi    *GetItem
+	h     held
+	it    item
+	whole bool // verify only
 }
 
 // GetBatch reads many objects as one deep submission; each item holds its own
@@ -193,6 +194,10 @@ func (n *Namespace) readAll(ctx context.Context, gets []*getItem) {
 // prepare fills the item from the options.
 func (g *getItem) prepare() error {
 	g.gi.Size = g.h.v.length
+	if g.whole {
+		g.it = wholeItem(&g.h.v)
+		return nil
+	}
 	off, size, err := g.gi.clip(g.h.v.length)
 	if err != nil {
 		return err
@@ -208,11 +213,13 @@ func (g *getItem) prepare() error {
 // read adds the transfers that bring the wanted range, in whole pieces when it
 // is verified.
 func (r *runner) read(it *item) {
-	if it.n == 0 {
-		return
-	}
 	at, end := it.off&^(base.StoreBlock-1), it.off+it.n
-	if it.verify {
+	switch {
+	case it.whole:
+		at, end = 0, it.v.length
+	case it.n == 0:
+		return
+	case it.verify:
 		at = it.off / PieceBytes * PieceBytes
 		end = min(base.AlignUp(end, PieceBytes), it.v.length)
 	}

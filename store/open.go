@@ -321,7 +321,7 @@ func (s *Store) loadRecord(nsID uint32, key []byte, r *meta.Record) error {
 	}
 	for _, e := range v.exts {
 		if err := s.pool.Restore(e); err != nil {
-			return base.Wrap("load", keyText(key), err)
+			return base.Wrap("load", keyText(key), &overlapError{err})
 		}
 	}
 	fp := s.hash.of(nsID, key)
@@ -340,6 +340,15 @@ func (s *Store) loadRecord(nsID uint32, key []byte, r *meta.Record) error {
 	}
 	return err
 }
+
+// overlapError marks a refusal of the allocator: the blocks belong to another
+// object already, or cannot belong to any.
+type overlapError struct{ err error }
+
+var errOverlap = errors.New("overlap")
+
+func (e *overlapError) Error() string   { return e.err.Error() }
+func (e *overlapError) Unwrap() []error { return []error{errOverlap, e.err} }
 
 // versionOf checks a record against the geometry.
 func (s *Store) versionOf(key []byte, r *meta.Record) (version, error) {

@@ -52,6 +52,8 @@ func sameTree(t testing.TB, what string, a, b map[string][32]byte) {
 	}
 }
 
+func keyN(i int) []byte { return []byte(fmt.Sprintf("key-%02d", i)) }
+
 // filled makes a closed store with some objects.
 func filled(t *testing.T, sizes ...int64) *box {
 	if len(sizes) == 0 {
@@ -185,7 +187,7 @@ func (b *box) check(t testing.TB) *store.Report {
 	t.Helper()
 	b.openDevices()
 	defer b.closeDevices()
-	r, err := store.Check(bg, b.options())
+	r, err := store.Check(bg, b.options(), store.CheckOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

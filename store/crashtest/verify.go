@@ -208,7 +208,7 @@ func (im *image) verify(ctx context.Context, h *History, facts facts) (r *conten
 // of a superblock that were being written.
 func (im *image) fsck(ctx context.Context) (faults []string) {
 	im.checked++
-	rep, err := store.Check(ctx, im.options())
+	rep, err := store.Check(ctx, im.options(), store.CheckOptions{})
 	if err != nil {
 		return []string{fmt.Sprintf("I6: fsck: %v", err)}
 	}

@@ -61,7 +61,7 @@ func check(ctx context.Context, e *Env, t *Target) (*store.Report, error) {
 		return nil, err
 	}
 	r, err := store.Check(ctx, store.Options{Devices: devs, ReadOnly: true,
-		Meta: meta.Options{Dir: p.meta, ReadOnly: true}})
+		Meta: meta.Options{Dir: p.meta, ReadOnly: true}}, store.CheckOptions{})
 	return r, errors.Join(err, closeDevices(devs))
 }
 

@@ -1,0 +1,169 @@
+package store_test
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"sort"
+	"strings"
+	"testing"
+
+	"github.com/ugds-store/ugds/alloc"
+	"github.com/ugds-store/ugds/meta"
+	"github.com/ugds-store/ugds/store"
+)
+
+// forge changes the metadata of a closed store.
+func (b *box) forge(t *testing.T, change func(db *meta.DB, batch *meta.Batch)) {
+	t.Helper()
+	db, err := meta.Open(b.meta())
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch := meta.NewBatch()
+	change(db, batch)
+	batch.SetLastGen(db.Header().LastGen)
+	if err := db.Commit(bg, batch); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(bg); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// repair runs store.Repair on the closed store.
+func (b *box) repair(t *testing.T, c store.CheckOptions) *store.Report {
+	t.Helper()
+	b.openDevices()
+	defer b.closeDevices()
+	r, err := store.Repair(bg, b.options(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func removed(r *store.Report) string {
+	var keys []string
+	for _, k := range r.Removed {
+		keys = append(keys, string(k.Key))
+	}
+	sort.Strings(keys)
+	return strings.Join(keys, " ")
+}
+
+// TestRepair forges faults in single objects: open refuses, check names them,
+// repair removes exactly those, and the rest is as it was.
+func TestRepair(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		forge   func(db *meta.DB, batch *meta.Batch)
+		removed string
+	}{
+		{"overlap with a right one", func(db *meta.DB, batch *meta.Batch) {
+			r, _ := db.Get(1, []byte("key-20"))
+			r.CRC++
+			batch.Put(1, []byte("forged"), &r)
+		}, "forged"},
+		{"overlap of two wrong ones", func(db *meta.DB, batch *meta.Batch) {
+			r, _ := db.Get(1, []byte("key-20"))
+			r.CRC++
+			batch.Put(1, []byte("key-20"), &r)
+			batch.Put(1, []byte("forged"), &r)
+		}, "forged key-20"},
+		{"the same right data twice", func(db *meta.DB, batch *meta.Batch) {
+			r, _ := db.Get(1, []byte("key-20"))
+			r.Gen += 100
+			batch.Put(1, []byte("forged"), &r)
+		}, "key-20"},
+		{"outside the device", func(db *meta.DB, batch *meta.Batch) {
+			r, _ := db.Get(1, []byte("key-20"))
+			r.Extents = []uint64{alloc.Extent{Start: 1 << 30, Blocks: 5}.Pack()}
+			batch.Put(1, []byte("key-20"), &r)
+		}, "key-20"},
+		{"no such device", func(db *meta.DB, batch *meta.Batch) {
+			r, _ := db.Get(1, []byte("key-20"))
+			r.Extents = []uint64{alloc.Extent{Dev: 9, Start: 1 << 10, Blocks: 5}.Pack()}
+			batch.Put(1, []byte("key-20"), &r)
+		}, "key-20"},
+		{"longer than its space", func(db *meta.DB, batch *meta.Batch) {
+			r, _ := db.Get(1, []byte("key-20"))
+			r.Length = 1 << 19
+			batch.Put(1, []byte("key-20"), &r)
+		}, "key-20"},
+		{"no such namespace", func(db *meta.DB, batch *meta.Batch) {
+			r, _ := db.Get(1, []byte("key-20"))
+			batch.Put(77, []byte("lost"), &r)
+		}, "lost"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := filled(t)
+			b.forge(t, c.forge)
+			b.refused(t, c.name, store.ErrCorrupt)
+			before := hashTree(t, b.dir)
+			if r := b.check(t); r.Clean() || r.Faults() == 0 {
+				t.Errorf("check: %+v", r.Findings)
+			}
+			sameTree(t, "check", before, hashTree(t, b.dir))
+			r := b.repair(t, store.CheckOptions{})
+			if got := removed(r); got != c.removed {
+				t.Errorf("removed %q, want %q: %+v", got, c.removed, r.Findings)
+			}
+			if r := b.check(t); !r.Clean() {
+				t.Errorf("after repair: %+v", r.Findings)
+			}
+			if err := b.tryOpen(false); err != nil {
+				t.Fatal(err)
+			}
+			for i := range 40 {
+				key := keyN(i)
+				_, err := b.ns.GetBytes(bg, key, store.GetOptions{})
+				gone := strings.Contains(c.removed, string(key))
+				if gone != errors.Is(err, store.ErrNotFound) || !gone && err != nil {
+					t.Errorf("%s: %v", key, err)
+				}
+			}
+		})
+	}
+}
+
+// TestVerifyData finds the one value with a flipped byte.
+func TestVerifyData(t *testing.T) {
+	b := filled(t)
+	raw, err := os.ReadFile(b.path(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := int64(bytes.Index(raw, fill(30, 30001)))
+	patch(t, b.path(0), at+15000, []byte{raw[at+15000] ^ 0x10})
+	if r := b.check(t); !r.Clean() || r.Verified {
+		t.Errorf("without reading the data: %+v", r.Findings)
+	}
+	var last, all int64
+	c := store.CheckOptions{VerifyData: true, Progress: func(done, total int64) { last, all = done, total }}
+	b.openDevices()
+	r, err := store.Check(bg, b.options(), c)
+	b.closeDevices()
+	if err != nil || !r.Verified || r.Faults() != 1 || string(r.Findings[len(r.Findings)-1].Key) != "key-30" {
+		t.Fatalf("%v, findings %+v", err, r.Findings)
+	}
+	if last != all || all != r.Usage.Bytes {
+		t.Errorf("progress ended at %d of %d, the store has %d", last, all, r.Usage.Bytes)
+	}
+	if err := b.tryOpen(true); err != nil {
+		t.Fatal(err)
+	}
+	errs := b.ns.Verify(bg, [][]byte{keyN(29), keyN(30), keyN(0), []byte("none"), nil})
+	for i, want := range []error{nil, store.ErrCorrupt, nil, store.ErrNotFound, store.ErrInvalid} {
+		if !errors.Is(errs[i], want) {
+			t.Errorf("verify %d: %v, want %v", i, errs[i], want)
+		}
+	}
+	b.close()
+	if got := removed(b.repair(t, c)); got != "key-30" {
+		t.Errorf("removed %q", got)
+	}
+	if r := b.check(t); !r.Clean() {
+		t.Errorf("after repair: %+v", r.Findings)
+	}
+}
