@@ -315,10 +315,11 @@ func (s *Store) loadRecord(nsID uint32, key []byte, r *meta.Record) error {
 	if ns == nil {
 		return base.Errorf("load", keyText(key), ErrCorrupt, "its namespace %d does not exist", nsID)
 	}
-	v, err := s.versionOf(key, r)
+	v, err := s.versionOf(key, r, s.loading)
 	if err != nil {
 		return err
 	}
+	s.loading = v.exts[:0] // the index copies them
 	for _, e := range v.exts {
 		if err := s.pool.Restore(e); err != nil {
 			return base.Wrap("load", keyText(key), &overlapError{err})
@@ -350,9 +351,10 @@ var errOverlap = errors.New("overlap")
 func (e *overlapError) Error() string   { return e.err.Error() }
 func (e *overlapError) Unwrap() []error { return []error{errOverlap, e.err} }
 
-// versionOf checks a record against the geometry.
-func (s *Store) versionOf(key []byte, r *meta.Record) (version, error) {
-	v := version{gen: r.Gen, length: r.Length, crc: r.CRC, noCRC: r.Flags&meta.FlagNoChecksum != 0}
+// versionOf checks a record against the geometry. The extents are appended to
+// buf.
+func (s *Store) versionOf(key []byte, r *meta.Record, buf []alloc.Extent) (version, error) {
+	v := version{gen: r.Gen, length: r.Length, crc: r.CRC, noCRC: r.Flags&meta.FlagNoChecksum != 0, exts: buf}
 	var room int64
 	for _, p := range r.Extents {
 		e := alloc.Unpack(p)

@@ -80,7 +80,7 @@ func (s *Store) eachRecord(ctx context.Context, fn func(object) error) error {
 				_ = it.Close()
 				return base.Errorf("walk", "records", ErrTimeout, "%w", err)
 			}
-			v, err := s.versionOf(it.Key(), it.Record())
+			v, err := s.versionOf(it.Key(), it.Record(), nil)
 			if err != nil {
 				continue // reported when it was loaded
 			}
