@@ -176,20 +176,28 @@ func statCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
 }
 
 func fsckCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
+	var o ctl.FsckOptions
 	cmd := &cobra.Command{
 		Use:   "fsck --store DIR",
 		Short: "check a store that nobody has open",
 		Long: `fsck checks superblocks, metadata and space, and changes nothing.
 
-Exit status: 0 clean, 4 faults found, 8 it could not run. 1 is kept for
-"faults repaired", which this version does not do.`,
+With --repair --yes it removes objects that are not what was put, lists each of
+them, and writes damaged superblock copies anew; without --yes it tells what it
+would remove.
+
+Exit status: 0 clean, 1 repaired, 4 faults are left, 8 it could not run.`,
 		Args: func(cmd *cobra.Command, a []string) error {
 			return ctl.FsckArgs(args(0, 0, "none")(cmd, a))
 		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return ctl.Fsck(cmd.Context(), e, t) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return ctl.Fsck(cmd.Context(), e, t, o) },
 	}
 	storeFlags(cmd, t)
-	cmd.Flags().BoolVar(&t.Hex, "hex", false, "keys are written in hexadecimal")
+	f := cmd.Flags()
+	f.BoolVar(&t.Hex, "hex", false, "keys are written in hexadecimal")
+	f.BoolVar(&o.Data, "data", false, "read every value and compare its checksum too")
+	f.BoolVar(&o.Repair, "repair", false, "remove objects that are not what was put")
+	f.BoolVar(&o.Yes, "yes", false, "do it")
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
 		return ctl.FsckArgs(ctl.UsageError("fsck", "%v; see ugdsctl fsck --help", err))
 	})

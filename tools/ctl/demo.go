@@ -184,7 +184,7 @@ func demoRestart(ctx context.Context, e *Env, dir string, o DemoOptions, doc *de
 
 func demoCheck(ctx context.Context, e *Env, t *Target, doc *demoDoc) error {
 	begin := time.Now()
-	report, err := check(ctx, e, t)
+	report, err := check(ctx, e, t, FsckOptions{}, store.Check)
 	if err != nil {
 		return err
 	}

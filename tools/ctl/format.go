@@ -83,8 +83,8 @@ func format(ctx context.Context, e *Env, t *Target, o FormatOptions) error {
 		return e.emit(doc)
 	}
 	l := doc.Layout
-	return e.say("made store %v: %s of space in slabs of %s on %d device(s), metadata in %s",
-		l.StoreID, base.FormatBytes(l.PoolBytes), base.FormatBytes(l.SlabBytes), len(l.Devices), doc.Meta)
+	return e.say("made store %v: %s of space in slabs of %s on %s, metadata in %s",
+		l.StoreID, base.FormatBytes(l.PoolBytes), base.FormatBytes(l.SlabBytes), count(int64(len(l.Devices)), "device"), doc.Meta)
 }
 
 // planFormat looks at everything that format would touch.

@@ -3,22 +3,33 @@ package ctl
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/meta"
 	"github.com/ugds-store/ugds/store"
 )
 
+// FsckOptions of Fsck.
+type FsckOptions struct {
+	Data   bool // read every value and compare its checksum too
+	Repair bool // remove what is faulty
+	Yes    bool // do it; without it Repair only tells what it would remove
+}
+
 type fsckDoc struct {
 	header
-	Clean      bool                  `json:"clean"`
-	Layout     *store.Layout         `json:"layout"` // null if the superblocks do not tell
+	Clean      bool                  `json:"clean"`    // nothing is wrong now
+	Repaired   bool                  `json:"repaired"` // something was, before
+	Verified   bool                  `json:"verified"` // every value was read
+	Layout     *store.Layout         `json:"layout"`   // null if the superblocks do not tell
 	LastGen    uint64                `json:"last_generation"`
 	MarkGen    uint64                `json:"mark_generation"`
 	Usage      store.Usage           `json:"usage"`
 	FreeBytes  int64                 `json:"free_bytes"`
 	Namespaces []store.NamespaceInfo `json:"namespaces"`
 	Findings   []findingDoc          `json:"findings"`
+	Removed    []removedDoc          `json:"removed"`
 }
 
 type findingDoc struct {
@@ -30,9 +41,16 @@ type findingDoc struct {
 	Text      string  `json:"text"`
 }
 
-// Fsck checks a store that nobody has open, and changes nothing.
-func Fsck(ctx context.Context, e *Env, t *Target) error {
-	r, err := check(ctx, e, t)
+type removedDoc struct {
+	Namespace string `json:"namespace"`
+	keyDoc
+}
+
+// Fsck checks a store that nobody has open. It changes nothing unless it is told
+// to repair, and then it only removes objects that are not what was put, and
+// writes damaged superblock copies anew.
+func Fsck(ctx context.Context, e *Env, t *Target, o FsckOptions) error {
+	r, repaired, err := fsck(ctx, e, t, o)
 	if err != nil {
 		code := ExitNoCheck
 		if c := ExitCode(err); c == ExitInterrupted || c == ExitPipe {
@@ -41,32 +59,74 @@ func Fsck(ctx context.Context, e *Env, t *Target) error {
 		return e.fail("fsck", &status{code, err})
 	}
 	if e.JSON {
-		err = e.emit(docReport(r))
+		err = e.emit(docReport(r, repaired))
 	} else {
-		err = e.reportText(t, r)
+		err = e.reportText(t, r, o, repaired)
 	}
-	if err != nil || r.Clean() {
+	switch {
+	case err != nil:
 		return err
+	case !r.Clean():
+		return quietly(ExitFaultsLeft)
+	case repaired:
+		return quietly(ExitRepaired)
 	}
-	return quietly(ExitFaultsLeft)
+	return nil
 }
 
-func check(ctx context.Context, e *Env, t *Target) (*store.Report, error) {
+// fsck checks, repairs if it shall and must, and checks again. The report is
+// that of the last check, with what was removed.
+func fsck(ctx context.Context, e *Env, t *Target, o FsckOptions) (r *store.Report, repaired bool, err error) {
+	r, err = check(ctx, e, t, o, store.Check)
+	if err != nil || r.Clean() || !o.Repair || !o.Yes {
+		return r, false, err
+	}
+	done, err := check(ctx, e, t, o, store.Repair)
+	if err != nil {
+		return nil, false, err
+	}
+	if r, err = check(ctx, e, t, o, store.Check); err != nil {
+		return nil, false, err
+	}
+	r.Removed = done.Removed
+	return r, r.Clean(), nil
+}
+
+type checker func(context.Context, store.Options, store.CheckOptions) (*store.Report, error)
+
+func check(ctx context.Context, e *Env, t *Target, o FsckOptions, do checker) (*store.Report, error) {
 	p, err := t.parts("fsck")
 	if err != nil {
 		return nil, err
 	}
-	devs, err := e.openDevices(ctx, t, p, true)
+	readOnly := !o.Repair || !o.Yes
+	devs, err := e.openDevices(ctx, t, p, readOnly)
 	if err != nil {
 		return nil, err
 	}
-	r, err := store.Check(ctx, store.Options{Devices: devs, ReadOnly: true,
-		Meta: meta.Options{Dir: p.meta, ReadOnly: true}}, store.CheckOptions{})
+	co := store.CheckOptions{VerifyData: o.Data}
+	var bar Bar
+	if o.Data {
+		last := int64(0)
+		co.Progress = func(done, total int64) {
+			if bar == nil {
+				bar = e.progress("verify", total)
+			}
+			bar.Add(done - last)
+			last = done
+		}
+	}
+	r, err := do(ctx, store.Options{Devices: devs, ReadOnly: readOnly,
+		Meta: meta.Options{Dir: p.meta, ReadOnly: readOnly}}, co)
+	if bar != nil {
+		bar.Done()
+	}
 	return r, errors.Join(err, closeDevices(devs))
 }
 
-func docReport(r *store.Report) fsckDoc {
-	d := fsckDoc{head("fsck", nil), r.Clean(), r.Layout, r.LastGen, r.MarkGen, r.Usage, r.FreeBytes, r.Namespaces, []findingDoc{}}
+func docReport(r *store.Report, repaired bool) fsckDoc {
+	d := fsckDoc{head("fsck", nil), r.Clean(), repaired, r.Verified, r.Layout, r.LastGen, r.MarkGen,
+		r.Usage, r.FreeBytes, r.Namespaces, []findingDoc{}, []removedDoc{}}
 	for _, f := range r.Findings {
 		fd := findingDoc{string(f.Severity), f.Area, f.Target, f.Namespace, nil, f.Text}
 		if f.Key != nil {
@@ -75,10 +135,19 @@ func docReport(r *store.Report) fsckDoc {
 		}
 		d.Findings = append(d.Findings, fd)
 	}
+	for _, x := range r.Removed {
+		d.Removed = append(d.Removed, removedDoc{x.Namespace, docKey(x.Key)})
+	}
 	return d
 }
 
-func (e *Env) reportText(t *Target, r *store.Report) error {
+func (e *Env) reportText(t *Target, r *store.Report, o FsckOptions, repaired bool) error {
+	for _, x := range r.Removed {
+		if err := e.say("removed: %s %s", x.Namespace, t.showKey(x.Key)); err != nil {
+			return err
+		}
+	}
+	doomed := 0
 	for _, f := range r.Findings {
 		what := f.Area
 		if f.Target != "" {
@@ -86,18 +155,37 @@ func (e *Env) reportText(t *Target, r *store.Report) error {
 		}
 		if f.Key != nil {
 			what += " " + f.Namespace + " " + t.showKey(f.Key)
+			if f.Severity == store.SevError {
+				doomed++
+			}
 		}
 		if err := e.say("%s: %s: %s", f.Severity, what, f.Text); err != nil {
 			return err
 		}
 	}
-	switch {
-	case r.Clean():
-		return e.say("%d objects of %s: clean", r.Usage.Objects, base.FormatBytes(r.Usage.Bytes))
-	case r.Faults() > 0:
-		return e.say("faults were found, nothing was changed")
+	return e.say("%s", verdict(r, o, repaired, doomed))
+}
+
+// verdict is the last line of fsck.
+func verdict(r *store.Report, o FsckOptions, repaired bool, doomed int) string {
+	found := count(r.Usage.Objects, "object") + " of " + base.FormatBytes(r.Usage.Bytes)
+	if r.Verified {
+		found += ", every byte read"
 	}
-	return e.say("%d objects of %s: damage was found, nothing was changed", r.Usage.Objects, base.FormatBytes(r.Usage.Bytes))
+	found += ": "
+	switch {
+	case repaired:
+		return found + "repaired"
+	case r.Clean():
+		return found + "clean"
+	case o.Repair && o.Yes:
+		return "faults are left that a repair cannot remove"
+	case o.Repair:
+		return fmt.Sprintf("nothing was changed; with --yes, %s would be removed and damaged superblock copies written anew", count(int64(doomed), "object"))
+	case r.Faults() > 0:
+		return "faults were found, nothing was changed"
+	}
+	return found + "damage was found, nothing was changed"
 }
 
 // FsckArgs gives an error about arguments the exit status that fsck has for it.

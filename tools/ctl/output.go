@@ -96,3 +96,11 @@ func size(n int64) string {
 	}
 	return fmt.Sprintf("%s (%d bytes)", base.FormatBytes(n), n)
 }
+
+// count prints a number of things.
+func count(n int64, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}

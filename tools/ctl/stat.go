@@ -104,7 +104,7 @@ func (e *Env) statText(d *statStoreDoc) error {
 	rows := [][2]string{
 		row("store", "%v, format version %d, epoch %d", l.StoreID, l.Version, l.Epoch),
 		row("pool", "%s in slabs of %s", size(l.PoolBytes), base.FormatBytes(l.SlabBytes)),
-		row("used", "%s for %d objects of %s", size(d.Usage.SlotBytes), d.Usage.Objects, size(d.Usage.Bytes)),
+		row("used", "%s for %s of %s", size(d.Usage.SlotBytes), count(d.Usage.Objects, "object"), size(d.Usage.Bytes)),
 		row("free", "%s in whole slabs, %s in slots", base.FormatBytes(d.Space.FreeSlabs), base.FormatBytes(d.Space.FreeSlots)),
 		row("memory", "%s of index", base.FormatBytes(d.IndexBytes)),
 	}
@@ -115,7 +115,7 @@ func (e *Env) statText(d *statStoreDoc) error {
 		}
 	}
 	for _, n := range d.Namespaces {
-		rows = append(rows, row("namespace", "%s: %d objects, %s", n.Name, n.Usage.Objects, base.FormatBytes(n.Usage.Bytes)))
+		rows = append(rows, row("namespace", "%s: %s, %s", n.Name, count(n.Usage.Objects, "object"), base.FormatBytes(n.Usage.Bytes)))
 	}
 	return e.table(rows...)
 }
