@@ -99,13 +99,16 @@ func (v *version) pieces() int { return int((v.length + PieceBytes - 1) / PieceB
 // shard is a part of the index with its own lock. Lock order: one shard, then
 // Store.q.mu; never two shards.
 type shard struct {
-	mu    sync.Mutex
-	tab   []entry           // open addressing
-	own   *dma.Table[entry] // behind tab, once the shard has grown out of index.first
-	used  int
-	nodes *dma.Table[node]
-	free  uint32 // first free node; 0 if none
-	top   uint32 // nodes ever used; node 0 is never used
+	mu   sync.Mutex
+	tab  []entry           // open addressing
+	own  *dma.Table[entry] // behind tab, once the shard has grown out of index.first
+	used int
+	// doubles is set while the index is loaded: growing moves each entry about
+	// once then, instead of four times. fit ends it.
+	doubles bool
+	nodes   *dma.Table[node]
+	free    uint32 // first free node; 0 if none
+	top     uint32 // nodes ever used; node 0 is never used
 
 	busy map[fingerprint]*op // keys with an operation that is not yet durable
 	pins map[uint64]*pin     // versions held by readers, by generation
@@ -133,8 +136,26 @@ func newIndex() (*index, error) {
 		s := &x.shards[i]
 		s.busy, s.pins = make(map[fingerprint]*op), make(map[uint64]*pin)
 		s.tab, rest = rest[:size(i):size(i)], rest[size(i):]
+		s.doubles = true
 	}
 	return x, nil
+}
+
+// fit ends the loading: it gives back what doubling took too much, and leaves
+// the shards at staggered sizes again.
+func (x *index) fit() error {
+	for i := range x.shards {
+		s := &x.shards[i]
+		s.doubles = false
+		want := s.used*100/shardMaxLoad + 1
+		want += want * i / (4 * shardCount)
+		if want < len(s.tab)*15/16 && want > shardMinCap {
+			if err := s.resize(want); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func (x *index) close() {
@@ -288,7 +309,16 @@ func (s *shard) reserve(v *version) error {
 }
 
 func (s *shard) grow() error {
-	t, err := dma.NewTable[entry](len(s.tab)+len(s.tab)/4+1, "index")
+	n := len(s.tab) + len(s.tab)/4 + 1
+	if s.doubles {
+		n = 2 * len(s.tab)
+	}
+	return s.resize(n)
+}
+
+// resize moves the entries into a table of n places, which must hold them.
+func (s *shard) resize(n int) error {
+	t, err := dma.NewTable[entry](n, "index")
 	if err != nil {
 		return err
 	}

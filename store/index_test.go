@@ -88,6 +88,9 @@ func TestIndexMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer x.close()
+	if err := x.fit(); err != nil { // what a store grows from
+		t.Fatal(err)
+	}
 	h := newHasher([16]byte{1, 2, 3})
 	var key [8]byte
 	worst := 0.0

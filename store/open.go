@@ -262,7 +262,10 @@ func (s *Store) loadWith(ctx context.Context, p *opening, each func(uint32, []by
 	s.marks.committed = h.LastGen
 	s.space.mark = p.top.Gen
 	s.marks.owed.Store(h.LastGen > p.top.Gen)
-	return s.db.Scan(ctx, each)
+	if err := s.db.Scan(ctx, each); err != nil {
+		return err
+	}
+	return s.idx.fit()
 }
 
 // openMeta opens the database.
@@ -328,10 +331,9 @@ func (s *Store) loadRecord(nsID uint32, key []byte, r *meta.Record) error {
 	fp := s.hash.of(nsID, key)
 	sh := s.idx.shard(fp)
 	sh.mu.Lock()
-	_, there := sh.find(fp)
-	if !there {
-		err = sh.set(fp, &v, false)
-	}
+	before := sh.used
+	err = sh.set(fp, &v, false)
+	there := err == nil && sh.used == before
 	sh.mu.Unlock()
 	if there {
 		return base.Errorf("load", keyText(key), ErrCorrupt, "another key has the same fingerprint")
