@@ -122,7 +122,7 @@ func (c *campaign) workload(ctx context.Context, seed uint64) {
 func (c *campaign) goOn(ctx context.Context, w *world, life int) *world {
 	for _, at := range w.rng.Perm(len(w.shots)) {
 		sh := w.shots[at]
-		if !sh.formatted || sh.phase == PhaseFormat || sh.fillers != w.fillers {
+		if !sh.formatted || sh.over != overNot || sh.fillers != w.fillers {
 			continue
 		}
 		im := sh.draw(w.set.Seed, 0)

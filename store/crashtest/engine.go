@@ -1,6 +1,7 @@
 package crashtest
 
 import (
+	"errors"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -206,6 +207,9 @@ func (d *Disk) answer(c *command) ending {
 	return ending{c, done, nil}
 }
 
+// errMedium is the cause of a command that was made to fail.
+var errMedium = errors.New("the medium failed")
+
 // answerFailed ends a command with an error of the medium. A write may have
 // landed, in part; a failed flush stops the disk, since nobody knows what it left.
 func (d *Disk) answerFailed(c *command) ending {
@@ -215,7 +219,7 @@ func (d *Disk) answerFailed(c *command) ending {
 	if c.w != nil {
 		c.w.answered = d.lab.index + 1
 	}
-	err := base.Errorf(c.req.Op.String(), d.info.Target, base.ErrCorrupt, "the medium failed")
+	err := base.Errorf(c.req.Op.String(), d.info.Target, base.ErrCorrupt, "%w", errMedium)
 	if c.req.Op == driver.OpFlush {
 		err = stateError(c.req.Op.String(), d.info.Target, driver.StateIsolated)
 		d.powerCutLocked(d.rng)

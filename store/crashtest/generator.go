@@ -27,14 +27,28 @@ type Setup struct {
 	Relaxed   int // of 100 operations, how many are relaxed
 	Draws     int // cuts drawn from one shot
 	MaxShots  int
+	Reformat  bool // at the end of each life
 	NoLock    bool // see DiskOptions; every image is then written to
 }
 
+// IncidentKind is what happens to a living process.
+type IncidentKind uint8
+
+// The incidents.
+const (
+	LosePower   IncidentKind = iota // a disk loses power, and its cache
+	LoseContact                     // a disk stops and keeps its cache
+	FailWrite                       // a write of a disk fails
+	FailRead                        // a read of a disk fails
+	MetaDies                        // the metadata disk refuses everything from now on
+)
+
 // Incident is something that happens to a living process.
 type Incident struct {
-	Meta    bool // the metadata disk dies; else a disk loses power
+	Kind    IncidentKind
+	Phase   Phase // PhaseRun, PhaseOpen or PhaseClose
 	Disk    int
-	After   int64 // steps of the run since the last incident
+	After   int64 // steps of that phase since the last incident
 	OnFlush bool  // wait for the next flush that is submitted
 	// OnRelaxed waits for the answer of a relaxed operation's write while nothing
 	// is being flushed: the data is published and only in the cache.
@@ -53,14 +67,28 @@ func NewSetup(seed uint64) Setup {
 		RoundAge:  time.Duration(pick(2, 10, 50)) * time.Millisecond,
 		IdleMark:  time.Duration(pick(1, 1, 5)) * time.Millisecond,
 		Workers:   3 + rng.IntN(4), Ops: 430 + rng.IntN(120), Keys: 5 + rng.IntN(5),
-		Lives: 1 + rng.IntN(3), Relaxed: int(pick(30, 50, 90)), Draws: 3, MaxShots: 100,
+		Lives: 1 + rng.IntN(3), Reformat: rng.IntN(4) == 0, Relaxed: int(pick(30, 50, 90)), Draws: 3, MaxShots: 100,
 	}
 	for range [...]int{0, 0, 0, 1, 2, 3, 4, 5, 6, 8}[rng.IntN(10)] {
 		how := rng.IntN(4)
-		s.Incidents = append(s.Incidents, Incident{Disk: rng.IntN(3), After: 20 + rng.Int64N(200), OnFlush: how == 0, OnRelaxed: how > 1})
+		in := Incident{Phase: PhaseRun, Disk: rng.IntN(3), After: 20 + rng.Int64N(200), OnFlush: how == 0, OnRelaxed: how > 1}
+		switch rng.IntN(8) {
+		case 0:
+			in.Kind = LoseContact
+		case 1:
+			in.Kind = FailWrite
+		case 2:
+			in.Kind, in.OnRelaxed = FailRead, false
+		}
+		s.Incidents = append(s.Incidents, in)
 	}
-	if rng.IntN(4) == 0 {
-		s.Incidents = append(s.Incidents, Incident{Meta: true, After: 100 + rng.Int64N(900)})
+	switch rng.IntN(12) {
+	case 0, 1, 2:
+		s.Incidents = append(s.Incidents, Incident{Kind: MetaDies, Phase: PhaseRun, After: 100 + rng.Int64N(900)})
+	case 3:
+		s.Incidents = append([]Incident{{Phase: PhaseOpen, Disk: rng.IntN(3), After: rng.Int64N(12)}}, s.Incidents...)
+	case 4:
+		s.Incidents = append(s.Incidents, Incident{Phase: PhaseClose, Disk: rng.IntN(3), After: rng.Int64N(12)})
 	}
 	return s
 }
@@ -90,6 +118,7 @@ type action struct {
 	relaxed bool
 	replace bool
 	region  bool          // from registered memory
+	writer  bool          // as a stream
 	timeout time.Duration // 0 for none
 }
 
@@ -109,7 +138,7 @@ func newPlan(s Setup) plan {
 	p := plan{keys: s.Workers * per}
 	for w := range s.Workers {
 		rng := rand.New(rand.NewPCG(s.Seed, uint64(w)+1))
-		g := &generator{rng: rng, first: w * per, keys: s.Keys, all: p.keys, relaxed: s.Relaxed, puts: map[int]int64{}}
+		g := &generator{rng: rng, first: w * per, keys: s.Keys, all: p.keys, relaxed: s.Relaxed, roomy: s.FreeSlabs >= 40, puts: map[int]int64{}}
 		var list []action
 		for len(list) < s.Ops/s.Workers+1 {
 			list = append(list, g.next()...)
@@ -124,6 +153,7 @@ type generator struct {
 	first, keys int
 	all         int
 	relaxed     int
+	roomy       bool
 	puts        map[int]int64
 }
 
@@ -187,6 +217,12 @@ func (g *generator) next() []action {
 func (g *generator) put(key int) action {
 	a := action{kind: actPut, keys: []int{key}, sizes: []int64{g.size(key, 0)}, relaxed: g.late(),
 		replace: g.rng.IntN(5) > 0, region: g.rng.IntN(2) == 0}
+	if g.roomy && g.rng.IntN(25) == 0 { // several pieces
+		a.sizes[0] = g.size(key, base.MiB+g.rng.Int64N(400*base.KiB))
+	}
+	if g.rng.IntN(8) == 0 || a.sizes[0] > base.MiB && g.rng.IntN(2) == 0 {
+		a.writer, a.region = true, false
+	}
 	if g.rng.IntN(10) == 0 {
 		a.timeout = time.Duration(1+g.rng.IntN(400)) * time.Microsecond
 		a.replace, a.region = true, false

@@ -105,6 +105,11 @@ func (d *Disk) powerCutLocked(rng *rand.Rand) Outcome {
 func (d *Disk) Isolate(rng *rand.Rand) {
 	d.lab.mu.Lock()
 	defer d.lab.mu.Unlock()
+	d.isolateLocked(rng)
+}
+
+// isolateLocked is Isolate for hooks. The lock is held.
+func (d *Disk) isolateLocked(rng *rand.Rand) {
 	if d.state != driver.StateReady {
 		return
 	}
@@ -144,6 +149,11 @@ func (d *Disk) Hold(on bool) {
 func (d *Disk) FailNext(op driver.Op) {
 	d.lab.mu.Lock()
 	defer d.lab.mu.Unlock()
+	d.failNextLocked(op)
+}
+
+// failNextLocked is FailNext for hooks. The lock is held.
+func (d *Disk) failNextLocked(op driver.Op) {
 	if d.failing == nil {
 		d.failing = make(map[driver.Op]bool)
 	}

@@ -58,11 +58,38 @@ func (w *world) run(ctx context.Context) error {
 	if err := w.close(ctx); err != nil && !w.dead() {
 		return fmt.Errorf("close: %w", err)
 	}
+	if !w.dead() && w.set.Reformat {
+		return w.reformat(ctx)
+	}
 	w.lab.Locked(func() {
 		if w.metaDead { // the fence fell, the process ended: this is what is opened next
 			w.keep(w.lab.index, 0, 0)
 		}
 	})
+	return nil
+}
+
+// reformat makes a new store over the old one. Cut in between, the old one is
+// there as a whole, or nothing is, or the open is refused; afterwards the store
+// is empty.
+func (w *world) reformat(ctx context.Context) error {
+	w.lab.Locked(func() { w.phase, w.over = PhaseFormat, overBegun })
+	l, err := store.Format(ctx, store.FormatOptions{Devices: w.devices(), Meta: w.metaOptions(),
+		SlabBytes: w.set.SlabBytes, Overwrite: true})
+	if err != nil {
+		return fmt.Errorf("format over a store: %w", err)
+	}
+	w.setLayout(*l)
+	w.lab.Locked(func() { w.phase, w.over = PhaseOpen, overDone })
+	if err := w.open(ctx); err != nil {
+		return fmt.Errorf("open after the second format: %w", err)
+	}
+	w.setPhase(PhaseClose)
+	err = w.st.Close(ctx)
+	w.following.Wait()
+	if err != nil {
+		return fmt.Errorf("close after the second format: %w", err)
+	}
 	return nil
 }
 
@@ -112,6 +139,11 @@ func (w *world) fill(ctx context.Context) error {
 // judgeLive compares the living store with the history, when nothing is in
 // flight: after a disk lost power this is where withdrawal shows.
 func (w *world) judgeLive(ctx context.Context) {
+	w.lab.Locked(func() {
+		for _, d := range w.disks {
+			d.failing = nil // nothing more is made to fail
+		}
+	})
 	w.awaitDisks()
 	for range 3 { // the first may only report what a disk lost
 		if err := w.st.Flush(ctx); err == nil || w.dead() {

@@ -19,6 +19,7 @@ type shot struct {
 	draws      []metaDraw
 	formatted  bool // the format had returned
 	fillers    int  // that must be there
+	over       over
 }
 
 // metaDraw is the metadata of one cut, drawn while the lock was held.
@@ -86,7 +87,7 @@ func (w *world) anyDown() bool {
 
 func (w *world) keep(step int64, states States, unresolved int) {
 	sh := &shot{step: step, phase: w.phase, states: states, unresolved: unresolved, metaDead: w.metaDead,
-		formatted: w.formatted, fillers: w.fillers}
+		formatted: w.formatted, fillers: w.fillers, over: w.over}
 	for _, d := range w.disks {
 		sh.disks = append(sh.disks, d.imageLocked())
 	}
@@ -98,38 +99,47 @@ func (w *world) keep(step int64, states States, unresolved int) {
 	w.shots = append(w.shots, sh)
 }
 
-// maybeIncident takes the power of one disk, or kills the metadata disk, when
-// the setup says that it is time. The lock is held.
+// maybeIncident lets something fail when the setup says that it is time. The
+// lock is held.
 func (w *world) maybeIncident(s Step) {
-	if w.phase != PhaseRun || w.incident >= len(w.set.Incidents) {
+	if w.incident >= len(w.set.Incidents) {
 		return
 	}
 	in := w.set.Incidents[w.incident]
-	if w.runSteps++; w.runSteps < in.After || in.OnFlush && (s.Op != driver.OpFlush || s.Kind != StepSubmit) {
+	if w.phase != in.Phase {
 		return
 	}
-	if in.OnRelaxed && !w.onlyCached(s) {
-		return
-	}
-	if in.Meta {
-		w.incident++
-		w.runSteps = 0
-		w.metaDead = true
-		w.mfs.FailAt(1, nil, true)
+	if w.runSteps++; w.runSteps < in.After || in.OnFlush && (s.Op != driver.OpFlush || s.Kind != StepSubmit) ||
+		in.OnRelaxed && !w.onlyCached(s) {
 		return
 	}
 	d := w.disks[in.Disk%len(w.disks)]
 	if in.OnRelaxed {
 		d = w.disks[s.Disk]
 	}
-	if d.state != driver.StateReady {
+	if d.state != driver.StateReady && in.Kind != MetaDies {
 		return // it is still down from the last time
 	}
 	w.incident++
 	w.runSteps = 0
-	w.powerCuts++
+	if in.Kind == MetaDies {
+		w.metaDead = true
+		w.mfs.FailAt(1, nil, true)
+		return
+	}
 	w.failed, w.failedAt = true, w.lab.index
-	d.powerCutLocked(w.rng)
+	switch in.Kind {
+	case LosePower:
+		w.powerCuts++
+		d.powerCutLocked(w.rng)
+	case LoseContact:
+		w.powerCuts++
+		d.isolateLocked(w.rng)
+	case FailWrite:
+		d.failNextLocked(driver.OpWrite)
+	case FailRead:
+		d.failNextLocked(driver.OpRead)
+	}
 }
 
 // onlyCached tells whether s is the answer of a relaxed operation's write while

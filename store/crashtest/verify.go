@@ -19,6 +19,7 @@ type facts struct {
 	Step      int64
 	Formatted bool // the format had returned
 	Fillers   int  // that must be there
+	Over      over
 	Extra     extra
 }
 
@@ -34,7 +35,7 @@ const (
 
 // facts of draw i.
 func (sh *shot) facts(i int) facts {
-	f := facts{Step: sh.step, Formatted: sh.formatted, Fillers: sh.fillers}
+	f := facts{Step: sh.step, Formatted: sh.formatted, Fillers: sh.fillers, Over: sh.over}
 	if which := (sh.step + int64(i)) % 10; which >= 1 && which <= 3 {
 		f.Extra = extra(which)
 	}
@@ -170,26 +171,30 @@ func (im *image) verify(ctx context.Context, h *History, facts facts) (r *conten
 	complain := func(format string, args ...any) {
 		violations = append(violations, fmt.Sprintf(format, args...))
 	}
-	if facts.Extra == extraCheck && facts.Formatted {
+	if facts.Extra == extraCheck && facts.Formatted && facts.Over != overBegun {
 		violations = append(violations, im.fsck(ctx)...)
 	}
 	s, err := store.Open(ctx, im.options())
 	if err != nil {
-		if !facts.Formatted && (store.IsRefusal(err) || errors.Is(err, store.ErrNotFound)) {
+		if (!facts.Formatted || facts.Over == overBegun) && (store.IsRefusal(err) || errors.Is(err, store.ErrNotFound)) {
 			return nil, nil
 		}
 		return nil, append(violations, fmt.Sprintf("open: %v", err))
 	}
 	r, faults := readStore(ctx, s, h)
 	violations = append(violations, faults...)
-	violations = append(violations, h.judge(&r.Recovered, facts.Step)...)
-	if facts.Fillers != r.fillers {
-		complain("I1: %d fillers of %d are there", r.fillers, facts.Fillers)
+	if empty := len(r.Objects)+r.fillers == 0; facts.Over == overDone && !empty {
+		complain("I1: %d objects of before the second format are there", len(r.Objects)+r.fillers)
+	} else if facts.Over == overNot || !empty {
+		violations = append(violations, h.judge(&r.Recovered, facts.Step)...)
+		if facts.Fillers != r.fillers {
+			complain("I1: %d fillers of %d are there", r.fillers, facts.Fillers)
+		}
 	}
 	if why := spaceFault(s, r); why != "" {
 		complain("I6: %s", why)
 	}
-	if err := s.ReadOnly(); err != nil && facts.Formatted {
+	if err := s.ReadOnly(); err != nil && facts.Formatted && facts.Over != overBegun {
 		complain("the store opened read-only: %v", err)
 	}
 	if facts.Extra == extraChurn && len(violations) == 0 && s.ReadOnly() == nil {

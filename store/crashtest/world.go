@@ -43,6 +43,7 @@ type world struct {
 	failedAt  int64
 	metaDead  bool
 	runSteps  int64
+	over      over // a format over the old store
 	formatted bool // the format had returned
 	fillers   int
 	fillerSum int64
@@ -55,6 +56,15 @@ type world struct {
 	following sync.WaitGroup
 	sub       *store.Subscription
 }
+
+// over tells how far a format over an old store has come.
+type over uint8
+
+const (
+	overNot   over = iota
+	overBegun      // the old store may be there as a whole, or not
+	overDone       // nothing of it may be there
+)
 
 func newWorld(set Setup) *world {
 	w := &world{set: set, life: 1, lab: new(Lab), mfs: metatest.NewCrashFS(),
@@ -151,9 +161,29 @@ func (w *world) setLayout(l store.Layout) {
 	})
 }
 
-// open opens the store and follows its events.
+// open opens the store and follows its events. A disk that fails under it is
+// reset, and the store opened again.
 func (w *world) open(ctx context.Context) error {
 	w.setPhase(PhaseOpen)
+	for try := 0; ; try++ {
+		err := w.openOnce(ctx)
+		if err == nil || try == 3 || !w.unsure() || !errors.Is(err, store.ErrIsolated) && !w.mediumFailed(err) {
+			return err
+		}
+		if w.st != nil {
+			_ = w.st.Close(ctx)
+			w.following.Wait()
+		}
+		for _, d := range w.disks {
+			if err := d.Reset(ctx); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (w *world) openOnce(ctx context.Context) error {
+	w.st = nil
 	s, err := store.Open(ctx, store.Options{Devices: w.devices(), Meta: w.metaOptions(),
 		StagingBytes: 4 * base.MiB, Discard: w.set.Discard, RoundAge: w.set.RoundAge, IdleMark: w.set.IdleMark})
 	if err != nil {
@@ -209,11 +239,10 @@ func (w *world) follow(sub *store.Subscription) {
 
 // close closes the store; the disks stay.
 func (w *world) close(ctx context.Context) error {
-	w.sub.Close()
-	w.following.Wait()
 	w.setPhase(PhaseClose)
 	called := w.promiseBegin()
 	err := w.st.Close(ctx)
+	w.following.Wait() // the subscription ends with the store
 	if err == nil {
 		w.promiseEnd(called)
 	}
@@ -283,6 +312,8 @@ func (w *world) finish(o *Op, err error) {
 			}
 		case errors.Is(err, store.ErrUnknown), errors.Is(err, store.ErrTimeout):
 			o.Fate = FateUnknown
+		case w.failed && errors.Is(err, store.ErrCorrupt): // a write failed
+			o.Fate = FateFailed
 		case errors.Is(err, store.ErrExists), errors.Is(err, store.ErrNotFound), errors.Is(err, store.ErrNoSpace),
 			errors.Is(err, store.ErrIsolated), errors.Is(err, store.ErrReadOnly):
 			o.Fate = FateFailed
