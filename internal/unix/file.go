@@ -141,3 +141,8 @@ func Pread(f *FD, b []byte, off int64) (int, error) {
 func Pwrite(f *FD, b []byte, off int64) (int, error) {
 	return retryInt(func() (int, error) { return unix.Pwrite(f.Int(), b, off) })
 }
+
+// SyncFS makes everything durable that was written to the file system of f.
+func SyncFS(f *FD) error {
+	return Retry(time.Time{}, func() error { return unix.Syncfs(f.Int()) })
+}

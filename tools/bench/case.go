@@ -2,6 +2,8 @@ package bench
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/ugds-store/ugds/internal/base"
 )
@@ -123,3 +125,10 @@ type Sample struct {
 	Engine string `json:"engine,omitempty"` // how I/O was issued
 	Note   string `json:"note,omitempty"`
 }
+
+// ContestantNames are the words by which the command line names contestants.
+var ContestantNames = map[string]string{"raw": Raw, "ring": Ring, "files": Files, "pebble": PebbleKV,
+	"loop": CommitLoop, "pebble-sync": PebbleSync, "fio": Fio}
+
+// Contestants lists those words.
+func Contestants() []string { return slices.Sorted(maps.Keys(ContestantNames)) }

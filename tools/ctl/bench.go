@@ -1,0 +1,271 @@
+package ctl
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/tools/bench"
+)
+
+// BenchOptions of Bench.
+type BenchOptions struct {
+	Dir     string   // where the bench makes its files; "" is a temporary directory
+	TempDir string   // where temporary directories are made
+	Raw     string   // a device to overwrite, instead of a file of slots
+	Yes     bool     // overwrite it
+	Suite   string   // a suite by name, unless Ops says what to measure
+	Ops     []string // any of the bench's operations, "multi-get" among them
+	Sizes   []string // of values, with binary units
+	Callers []int
+	Batches []int  // objects a call
+	Depths  []int  // commands in flight of the contestants that have a depth
+	Sync    string // "relaxed", "sync" or "both"
+	Against []string
+	Bytes   int64 // of values in each process
+	Rounds  int
+	Seed    uint64
+	HTML    string // write a page with plots there
+	// Exec measures one case in a process of its own.
+	Exec func(ctx context.Context, c []byte) ([]byte, error)
+}
+
+// Defaults of BenchOptions.
+const (
+	BenchDefaultBytes  = 128 * base.MiB
+	BenchDefaultRounds = 5
+	BenchDefaultSuite  = "quick"
+)
+
+type benchDoc struct {
+	header
+	Missed []string      `json:"missed"`
+	Report *bench.Report `json:"report"`
+}
+
+// Bench measures the store beside what it is built on. It ends with a failure
+// when a byte was wrong or a counter disagrees, not when a gate is missed: the
+// report tells that.
+func Bench(ctx context.Context, e *Env, t *Target, o BenchOptions) error {
+	return e.fail("bench", runBench(ctx, e, t, o))
+}
+
+// BenchCase measures one case, given and answered as JSON: what Exec runs.
+func BenchCase(ctx context.Context, e *Env) error {
+	var c bench.Case
+	if err := json.NewDecoder(e.Stdin).Decode(&c); err != nil {
+		return usage("bench-case", "standard input: %v", err)
+	}
+	s, err := bench.RunCase(ctx, c)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(e.Stdout).Encode(s)
+}
+
+func runBench(ctx context.Context, e *Env, t *Target, o BenchOptions) (err error) {
+	plan := bench.Plan{Rounds: o.Rounds, Seed: o.Seed}
+	if plan.Groups, err = benchGroups(&o); err != nil {
+		return err
+	}
+	if o.Rounds < 1 || o.Rounds > bench.MaxRounds {
+		return usage("bench", "--rounds %d: 1 to %d are possible", o.Rounds, bench.MaxRounds)
+	}
+	if n := plan.Payload(); n > bench.MaxBytes {
+		return usage("bench", "%s of values at a time; at most %s", base.FormatBytes(n), base.FormatBytes(bench.MaxBytes))
+	}
+	if plan.Place, err = benchPlace(ctx, t, &o, plan.Payload()); err != nil {
+		return err
+	}
+	dir, err := benchDir(&o, plan.Payload())
+	if err != nil {
+		return err
+	}
+	plan.Place.Dir = dir
+	defer func() { err = errors.Join(err, benchClean(&o, dir)) }()
+	bar := e.progress("prepare", bench.PrepareBytes(plan.Place, plan.Payload()))
+	err = bench.Prepare(ctx, plan.Place, plan.Payload(), bar.Add)
+	bar.Done()
+	if err != nil {
+		return stopped(ctx, err)
+	}
+	plan.Exec = execCase(o.Exec)
+	report, err := measureBench(ctx, e, plan)
+	if err != nil {
+		return stopped(ctx, err)
+	}
+	return showBench(e, report, &o)
+}
+
+// stopped turns what an interrupt led to into an interrupt.
+func stopped(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return interrupted{}
+	}
+	return err
+}
+
+func measureBench(ctx context.Context, e *Env, plan bench.Plan) (*bench.Report, error) {
+	bar := e.progress("bench", int64(plan.Steps()))
+	defer bar.Done()
+	plan.Progress = func(int, int, bench.Case) { bar.Add(1) }
+	return bench.Run(ctx, plan)
+}
+
+func execCase(run func(context.Context, []byte) ([]byte, error)) func(context.Context, bench.Case) (*bench.Sample, error) {
+	return func(ctx context.Context, c bench.Case) (*bench.Sample, error) {
+		if run == nil {
+			return bench.RunCase(ctx, c)
+		}
+		in, err := json.Marshal(c)
+		if err != nil {
+			return nil, err
+		}
+		out, err := run(ctx, in)
+		if err != nil {
+			return nil, base.Errorf("bench", c.Subject+", "+c.Name(), err, "in a process of its own")
+		}
+		s := new(bench.Sample)
+		if err := json.NewDecoder(bytes.NewReader(out)).Decode(s); err != nil {
+			return nil, base.Wrap("bench", "answer of the second process", err)
+		}
+		return s, nil
+	}
+}
+
+func showBench(e *Env, r *bench.Report, o *BenchOptions) error {
+	if o.HTML != "" {
+		err := e.output(o.HTML, func(w io.Writer) error { return r.WriteHTML(w) })
+		if err != nil {
+			return err
+		}
+	}
+	missed := r.Missed()
+	if e.JSON {
+		return e.emit(benchDoc{head("bench", nil), append([]string{}, missed...), r})
+	}
+	if err := r.WriteTable(e.Stdout); err != nil {
+		return err
+	}
+	if len(missed) > 0 {
+		return e.say("\nmissed: %s", strings.Join(missed, "; "))
+	}
+	return nil
+}
+
+// benchGroups are those of a suite, or of the sweep that the options describe.
+func benchGroups(o *BenchOptions) ([]bench.Group, error) {
+	if o.Bytes < base.MiB {
+		return nil, usage("bench", "--bytes %d: at least 1MiB", o.Bytes)
+	}
+	if len(o.Ops) == 0 {
+		return bench.SuiteGroups(o.Suite, o.Bytes, bench.FindFio() != "")
+	}
+	s := bench.Sweep{Callers: o.Callers, Batches: o.Batches, Depths: o.Depths, Bytes: o.Bytes, MaxObjects: bench.MaxSweepObjects}
+	known := []string{bench.OpPut, bench.OpGet, bench.OpMixed, bench.OpDelete, bench.OpExists}
+	for _, op := range o.Ops {
+		if !oneOf(op, known) {
+			return nil, usage("bench", "--op %q: there are %s", op, strings.Join(known, ", "))
+		}
+		s.Ops = append(s.Ops, op)
+	}
+	for _, text := range o.Sizes {
+		n, err := base.ParseBytes(text)
+		if err != nil || n < 1 || n > bench.MaxBytes {
+			return nil, usage("bench", "--size %q: write a number and a binary unit, for example 64KiB", text)
+		}
+		s.Sizes = append(s.Sizes, n)
+	}
+	switch o.Sync {
+	case "relaxed":
+		s.Sync = []bool{false}
+	case "sync":
+		s.Sync = []bool{true}
+	case "both":
+		s.Sync = []bool{false, true}
+	default:
+		return nil, usage("bench", "--durability %q: relaxed, sync or both", o.Sync)
+	}
+	s.Subjects = []string{bench.Store}
+	for _, name := range o.Against {
+		full, ok := bench.ContestantNames[name]
+		if !ok {
+			return nil, usage("bench", "--against %q: there are %s", name, strings.Join(bench.Contestants(), ", "))
+		}
+		if full == bench.Fio && bench.FindFio() == "" {
+			return nil, base.WithHint(base.Errorf("bench", "fio", base.ErrNotFound, "it is not installed"), "leave it out of --against")
+		}
+		s.Subjects = append(s.Subjects, full)
+	}
+	for _, list := range [][]int{s.Callers, s.Batches} {
+		for _, n := range list {
+			if n < 1 || n > bench.MaxCallers*64 {
+				return nil, usage("bench", "%d callers or objects a call are not possible", n)
+			}
+		}
+	}
+	return s.Groups(), nil
+}
+
+func oneOf(s string, list []string) bool {
+	for _, l := range list {
+		if s == l {
+			return true
+		}
+	}
+	return false
+}
+
+// benchPlace finds the store and the raw device that the user named.
+func benchPlace(ctx context.Context, t *Target, o *BenchOptions, payload int64) (bench.Place, error) {
+	p := bench.Place{Raw: o.Raw, Fio: bench.FindFio()}
+	if t.Dir != "" || len(t.Devices) > 0 {
+		parts, err := t.parts("bench")
+		if err != nil {
+			return p, err
+		}
+		p.Devices, p.Meta = parts.devices, parts.meta
+	}
+	if o.Raw == "" {
+		return p, nil
+	}
+	if err := bench.CheckRaw(ctx, o.Raw, payload); err != nil {
+		return p, err
+	}
+	if !o.Yes {
+		return p, usage("bench", "--raw overwrites the first %s of %s; say --yes", base.FormatBytes(payload), o.Raw)
+	}
+	return p, nil
+}
+
+// benchDir makes the directory of the bench; one that the user names must not
+// exist or be empty.
+func benchDir(o *BenchOptions, payload int64) (string, error) {
+	dir := o.Dir
+	if dir == "" {
+		made, err := os.MkdirTemp(o.TempDir, "ugds-bench-")
+		if err != nil {
+			return "", base.Wrap("bench", "temporary directory", err)
+		}
+		dir = made
+	} else if _, err := demoDir(&Target{Dir: dir}, DemoOptions{}); err != nil {
+		return "", err
+	}
+	if err := checkSpace(dir, bench.NeedBytes(payload)); err != nil {
+		return "", errors.Join(base.WithHint(err, "--bytes takes less, --dir goes elsewhere"), benchClean(o, dir))
+	}
+	return dir, nil
+}
+
+func benchClean(o *BenchOptions, dir string) error {
+	err := bench.Clean(dir)
+	if o.Dir == "" {
+		err = errors.Join(err, os.RemoveAll(dir))
+	}
+	return err
+}
