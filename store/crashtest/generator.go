@@ -69,9 +69,9 @@ func NewSetup(seed uint64) Setup {
 		Workers:   3 + rng.IntN(4), Ops: 430 + rng.IntN(120), Keys: 5 + rng.IntN(5),
 		Lives: 1 + rng.IntN(3), Reformat: rng.IntN(4) == 0, Relaxed: int(pick(30, 50, 90)), Draws: 3, MaxShots: 100,
 	}
-	for range [...]int{0, 0, 0, 1, 2, 3, 4, 5, 6, 8}[rng.IntN(10)] {
-		how := rng.IntN(4)
-		in := Incident{Phase: PhaseRun, Disk: rng.IntN(3), After: 20 + rng.Int64N(200), OnFlush: how == 0, OnRelaxed: how > 1}
+	for range [...]int{0, 0, 2, 3, 4, 5, 6, 8, 10, 12}[rng.IntN(10)] {
+		how := rng.IntN(6)
+		in := Incident{Phase: PhaseRun, Disk: rng.IntN(3), After: 10 + rng.Int64N(120), OnFlush: how == 0, OnRelaxed: how > 1}
 		switch rng.IntN(8) {
 		case 0:
 			in.Kind = LoseContact
@@ -83,8 +83,8 @@ func NewSetup(seed uint64) Setup {
 		s.Incidents = append(s.Incidents, in)
 	}
 	switch rng.IntN(12) {
-	case 0, 1, 2:
-		s.Incidents = append(s.Incidents, Incident{Kind: MetaDies, Phase: PhaseRun, After: 100 + rng.Int64N(900)})
+	case 0, 1, 2, 5, 6:
+		s.Incidents = append(s.Incidents, Incident{Kind: MetaDies, Phase: PhaseRun, After: 50 + rng.Int64N(600)})
 	case 3:
 		s.Incidents = append([]Incident{{Phase: PhaseOpen, Disk: rng.IntN(3), After: rng.Int64N(12)}}, s.Incidents...)
 	case 4:
@@ -223,8 +223,8 @@ func (g *generator) put(key int) action {
 	if g.rng.IntN(8) == 0 || a.sizes[0] > base.MiB && g.rng.IntN(2) == 0 {
 		a.writer, a.region = true, false
 	}
-	if g.rng.IntN(10) == 0 {
-		a.timeout = time.Duration(1+g.rng.IntN(400)) * time.Microsecond
+	if g.rng.IntN(6) == 0 {
+		a.timeout = time.Duration(1+g.rng.IntN(1200)) * time.Microsecond
 		a.replace, a.region = true, false
 	}
 	return a

@@ -55,7 +55,7 @@ func (w *world) run(ctx context.Context) error {
 		w.work(ctx, p, 0, 1)
 	}
 	w.judgeLive(ctx)
-	if err := w.close(ctx); err != nil && !w.dead() {
+	if err := w.close(ctx); err != nil && !w.dead() && !w.downErr(err) {
 		return fmt.Errorf("close: %w", err)
 	}
 	if !w.dead() && w.set.Reformat {
@@ -104,7 +104,7 @@ func (w *world) work(ctx context.Context, p plan, part, parts int) {
 }
 
 func (w *world) reopen(ctx context.Context) error {
-	if err := w.close(ctx); err != nil {
+	if err := w.close(ctx); err != nil && !w.downErr(err) {
 		if w.dead() { // it died in between
 			return nil
 		}
@@ -114,6 +114,11 @@ func (w *world) reopen(ctx context.Context) error {
 		return fmt.Errorf("reopen: %w", err)
 	}
 	return nil
+}
+
+// downErr tells whether err is what a disk that was made to fail causes.
+func (w *world) downErr(err error) bool {
+	return w.unsure() && (errors.Is(err, store.ErrIsolated) || w.mediumFailed(err))
 }
 
 // fill takes most of the space, so that the workload is short of it.

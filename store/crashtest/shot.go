@@ -30,12 +30,12 @@ type metaDraw struct {
 
 // chances of a shot at a step, of 1,000, by what is going on.
 const (
-	chanceFormat = 100
-	chanceOpen   = 120
-	chanceClose  = 300
-	chanceMeta   = 50
-	chanceRun    = 16
-	chanceRare   = 80  // a step of a discard or a flush
+	chanceFormat = 70
+	chanceOpen   = 60
+	chanceClose  = 200
+	chanceMeta   = 30
+	chanceRun    = 8
+	chanceRare   = 40  // a step of a discard or a flush
 	chanceDead   = 400 // the metadata disk is dead: few steps are left
 	chanceQuiet  = 2   // nothing is unresolved
 )
