@@ -248,16 +248,17 @@ func TestCloseDeadline(t *testing.T) {
 	fs := memFS()
 	o := scriptOptions(fs)
 	d := newDB(t, o)
-	hang := make(chan struct{})
+	hang, entered := make(chan struct{}), make(chan struct{})
+	var once sync.Once
 	fs.Before(func(op metatest.Op) {
 		if isTable(op.Path) {
+			once.Do(func() { close(entered) })
 			<-hang
 		}
 	})
 	go func() { _, _ = runScript(d, 1) }()
-	for d.Header().LastGen < 10 {
-		time.Sleep(time.Millisecond)
-	}
+	<-entered
+	acked := d.Header().LastGen
 	short, cancel := context.WithTimeout(ctx(), 50*time.Millisecond)
 	defer cancel()
 	start := time.Now()
@@ -269,7 +270,7 @@ func TestCloseDeadline(t *testing.T) {
 	_ = d.Close(ctx())
 	fs.Before(nil)
 	d = openDB(t, o)
-	checkState(t, d, 10, scriptCommits)
+	checkState(t, d, acked, scriptCommits)
 	closeDB(t, d)
 }
 

@@ -5,11 +5,11 @@ import (
 	iofs "io/fs"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/unix"
 )
 
 // DB is an open metadata directory. All methods are safe for concurrent use.
@@ -102,6 +102,10 @@ func openLocked(o Options, lock *dirLock, create bool) (*DB, error) {
 		turn: make(chan struct{}, 1), jobs: make(chan *job),
 		reap: make(chan struct{}, 1), reaped: make(chan struct{}), closed: make(chan struct{})}
 	if err := d.openPebble(create); err != nil {
+		if !d.fs.waitDrained(time.After(fatalGrace)) {
+			lock.after = append(lock.after, d.fs)
+			return nil, err
+		}
 		d.fs.closeFiles()
 		return nil, err
 	}
@@ -204,11 +208,11 @@ func (d *DB) pebbleOptions(create bool) *pebble.Options {
 // tableFiles is how many tables may be open, an eighth of the process's limit:
 // devices, rings and the caller need descriptors too.
 func tableFiles() int {
-	var r syscall.Rlimit
-	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &r) != nil || r.Cur > maxTableFiles*8 {
+	l, err := unix.GetRlimit(unix.RlimitNofile)
+	if err != nil || l.Soft > maxTableFiles*8 {
 		return maxTableFiles
 	}
-	return max(int(r.Cur/8), minTableFiles)
+	return max(int(l.Soft/8), minTableFiles)
 }
 
 // listener turns Pebble's events into ours. It is called with Pebble's mutex

@@ -14,6 +14,7 @@ type fenceFile struct {
 	fs   *fenceFS
 	path string
 	dir  bool
+	fd   uintptr // as long as it is open
 	once sync.Once
 
 	mu     sync.RWMutex // held for reading by reads, so that none meets a closed file
@@ -33,6 +34,27 @@ func (f *fenceFile) Close() (err error) {
 		err = f.File.Close()
 	})
 	return err
+}
+
+// Fd implements vfs.File. Pebble asks for it on goroutines that may outlive an
+// abandoned DB, when the number may belong to another file.
+func (f *fenceFile) Fd() uintptr {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if f.closed {
+		return vfs.InvalidFd
+	}
+	return f.fd
+}
+
+// Prefetch implements vfs.File.
+func (f *fenceFile) Prefetch(off, n int64) error {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if f.closed {
+		return os.ErrClosed
+	}
+	return f.File.Prefetch(off, n)
 }
 
 // Read implements vfs.File.
@@ -72,11 +94,20 @@ func (f *fenceFile) WriteAt(p []byte, off int64) (n int, err error) {
 // Stat implements vfs.File. Pebble panics beyond recovery when it cannot tell
 // the size of a log that it reuses.
 func (f *fenceFile) Stat() (vfs.FileInfo, error) {
-	st, err := f.File.Stat()
+	st, err := f.stat()
 	if err != nil && !f.dir {
 		err = f.fs.failed("stat", f.path, err)
 	}
 	return st, err
+}
+
+func (f *fenceFile) stat() (vfs.FileInfo, error) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if f.closed {
+		return nil, os.ErrClosed
+	}
+	return f.File.Stat()
 }
 
 // Preallocate implements vfs.File.

@@ -314,7 +314,7 @@ func (fs *fenceFS) wrap(f vfs.File, path string, dir bool, err error) (vfs.File,
 	if err != nil {
 		return nil, err
 	}
-	w := &fenceFile{File: f, fs: fs, path: path, dir: dir}
+	w := &fenceFile{File: f, fs: fs, path: path, dir: dir, fd: f.Fd()}
 	fs.mu.Lock()
 	fs.files[w] = struct{}{}
 	fs.mu.Unlock()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/unix"
 )
 
 // dirLock is the lock of a metadata directory: exclusive for an owner, shared
@@ -18,13 +19,27 @@ import (
 // one process too. On other file systems it is a table of this process.
 // Pebble's own lock knows no readers and is not taken.
 type dirLock struct {
-	once sync.Once
-	free func() error
+	once  sync.Once
+	free  func() error
+	after []*fenceFS // whose last change must have ended first
 }
 
-// release gives the lock back. It may be called more than once.
+// release gives the lock back, later if changes are still under way. It may be
+// called more than once.
 func (l *dirLock) release() (err error) {
-	l.once.Do(func() { err = l.free() })
+	l.once.Do(func() {
+		if len(l.after) == 0 {
+			err = l.free()
+			return
+		}
+		go func() {
+			for _, fs := range l.after {
+				fs.waitDrained(nil)
+				fs.closeFiles()
+			}
+			_ = l.free()
+		}()
+	})
 	return err
 }
 
@@ -49,24 +64,20 @@ func takeLock(o Options, shared bool) (*dirLock, error) {
 }
 
 func flock(f io.Closer, fd uintptr, path string, shared bool) (*dirLock, error) {
-	how := syscall.LOCK_EX
+	how := unix.LockExclusive
 	if shared {
-		how = syscall.LOCK_SH
+		how = unix.LockShared
 	}
-	for {
-		err := syscall.Flock(int(fd), how|syscall.LOCK_NB)
-		switch {
-		case err == nil:
-			return &dirLock{free: f.Close}, nil
-		case errors.Is(err, syscall.EINTR):
-			continue
-		case errors.Is(err, syscall.EWOULDBLOCK):
-			err = lockedError(path, shared)
-		default:
-			err = base.Wrap("lock", path, err)
-		}
-		return nil, errors.Join(err, f.Close())
+	err := unix.TryFlock(unix.NewFD(int(fd), path), how) // the descriptor stays f's
+	if err == nil {
+		return &dirLock{free: f.Close}, nil
 	}
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		err = lockedError(path, shared)
+	} else {
+		err = base.Wrap("lock", path, err)
+	}
+	return nil, errors.Join(err, f.Close())
 }
 
 func lockedError(path string, shared bool) error {
