@@ -105,7 +105,7 @@ func TestReplay(t *testing.T) {
 // replays it: the whole way from a violation to its replay works.
 func TestReplayFindsTheSame(t *testing.T) {
 	set := NewSetup(3)
-	set.Incidents = nil
+	set.Incidents, set.Reformat = nil, false
 	w := newWorld(set)
 	if err := w.run(context.Background()); err != nil || len(w.faults) > 0 {
 		t.Fatal(err, w.faults)

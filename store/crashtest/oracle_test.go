@@ -108,7 +108,7 @@ func TestAssign(t *testing.T) {
 func TestOracleMutants(t *testing.T) {
 	ctx := context.Background()
 	set := NewSetup(5)
-	set.Incidents = nil
+	set.Incidents, set.Reformat = nil, false
 	w := newWorld(set)
 	if err := w.run(ctx); err != nil || len(w.faults) > 0 {
 		t.Fatal(err, w.faults)

@@ -73,6 +73,9 @@ func (w *world) run(ctx context.Context) error {
 // there as a whole, or nothing is, or the open is refused; afterwards the store
 // is empty.
 func (w *world) reformat(ctx context.Context) error {
+	if err := w.resetDisks(ctx); err != nil {
+		return err
+	}
 	w.lab.Locked(func() { w.phase, w.over = PhaseFormat, overBegun })
 	l, err := store.Format(ctx, store.FormatOptions{Devices: w.devices(), Meta: w.metaOptions(),
 		SlabBytes: w.set.SlabBytes, Overwrite: true})
@@ -87,7 +90,7 @@ func (w *world) reformat(ctx context.Context) error {
 	w.setPhase(PhaseClose)
 	err = w.st.Close(ctx)
 	w.following.Wait()
-	if err != nil {
+	if err != nil && !w.downErr(err) {
 		return fmt.Errorf("close after the second format: %w", err)
 	}
 	return nil

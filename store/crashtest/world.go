@@ -174,12 +174,20 @@ func (w *world) open(ctx context.Context) error {
 			_ = w.st.Close(ctx)
 			w.following.Wait()
 		}
-		for _, d := range w.disks {
-			if err := d.Reset(ctx); err != nil {
-				return err
-			}
+		if err := w.resetDisks(ctx); err != nil {
+			return err
 		}
 	}
+}
+
+// resetDisks brings back what stopped while no store was there to do it.
+func (w *world) resetDisks(ctx context.Context) error {
+	for _, d := range w.disks {
+		if err := d.Reset(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (w *world) openOnce(ctx context.Context) error {
