@@ -1,0 +1,251 @@
+package sim
+
+import (
+	"math/rand/v2"
+	"os"
+	"time"
+
+	"github.com/ugds-store/ugds/driver/nvme"
+	"github.com/ugds-store/ugds/internal/base"
+)
+
+// chunk is the granularity of sparse memory, in bytes.
+const chunk = 64 * base.KiB
+
+// undo is the granularity in which the durable content of blocks in the volatile
+// cache is kept, in bytes.
+const undo = 4 * base.KiB
+
+// media is one namespace: what a read returns now, and what of it would be
+// something else after a power cut.
+type media struct {
+	ns     Namespace
+	bytes  uint64
+	chunks map[uint64]*[chunk]byte
+	file   *os.File // instead of chunks
+	cached bool     // there is a volatile cache
+
+	// dirty is the durable content under the cache: for each unit, a bit for each
+	// block that differs and the old bytes.
+	dirty map[uint64]*dirtyUnit
+	// discards are deallocations that have not taken effect.
+	discards []*discard
+}
+
+type dirtyUnit struct {
+	mask uint8
+	old  [undo]byte
+}
+
+// discard is one deallocated range. Blocks that were written since are not in it
+// any more.
+type discard struct {
+	at     time.Duration
+	first  uint64
+	blocks []bool
+}
+
+// open makes the media of a namespace, in memory or in a file.
+func openMedia(ns Namespace, path string, cached bool) (*media, error) {
+	m := &media{ns: ns, bytes: ns.Blocks << ns.BlockShift, cached: cached, dirty: map[uint64]*dirtyUnit{}}
+	if path == "" {
+		m.chunks = map[uint64]*[chunk]byte{}
+		return m, nil
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, base.Wrap("open", path, err)
+	}
+	if st, err := f.Stat(); err != nil || st.Size() < int64(m.bytes) {
+		if err == nil {
+			err = f.Truncate(int64(m.bytes))
+		}
+		if err != nil {
+			_ = f.Close()
+			return nil, base.Wrap("resize", path, err)
+		}
+	}
+	m.file = f
+	return m, nil
+}
+
+func (m *media) close() error {
+	if m.file == nil {
+		return nil
+	}
+	return base.Wrap("close", m.file.Name(), m.file.Close())
+}
+
+// read fills p from byte off; false when the file behind it fails.
+func (m *media) read(p []byte, off uint64) bool {
+	if m.file != nil {
+		_, err := m.file.ReadAt(p, int64(off))
+		return err == nil
+	}
+	for len(p) > 0 {
+		in := off % chunk
+		n := min(uint64(len(p)), chunk-in)
+		if c := m.chunks[off/chunk]; c != nil {
+			copy(p[:n], c[in:])
+		} else {
+			clear(p[:n])
+		}
+		p, off = p[n:], off+n
+	}
+	return true
+}
+
+// put stores p at byte off without looking at caches.
+func (m *media) put(p []byte, off uint64) bool {
+	if m.file != nil {
+		_, err := m.file.WriteAt(p, int64(off))
+		return err == nil
+	}
+	for len(p) > 0 {
+		in := off % chunk
+		n := min(uint64(len(p)), chunk-in)
+		c := m.chunks[off/chunk]
+		if c == nil {
+			c = new([chunk]byte)
+			m.chunks[off/chunk] = c
+		}
+		copy(c[in:], p[:n])
+		p, off = p[n:], off+n
+	}
+	return true
+}
+
+// write stores whole blocks at byte off. Without fua, and with a cache, they are
+// durable only after a flush.
+func (m *media) write(p []byte, off uint64, fua bool) bool {
+	m.keep(off, uint64(len(p)), fua)
+	for _, d := range m.discards {
+		for b := off >> m.ns.BlockShift; b < (off+uint64(len(p)))>>m.ns.BlockShift; b++ {
+			if b >= d.first && b-d.first < uint64(len(d.blocks)) {
+				d.blocks[b-d.first] = false
+			}
+		}
+	}
+	return m.put(p, off)
+}
+
+// keep remembers what [off, off+n) holds durably, before it is overwritten; with
+// fua it forgets, because the new content will be durable.
+func (m *media) keep(off, n uint64, fua bool) {
+	if !m.cached {
+		return
+	}
+	size := min(uint64(1)<<m.ns.BlockShift, undo)
+	for end := off + n; off < end; off += size {
+		u := m.dirty[off/undo]
+		bit := uint8(1) << (off % undo / size)
+		switch {
+		case fua && u != nil:
+			if u.mask &^= bit; u.mask == 0 {
+				delete(m.dirty, off/undo)
+			}
+		case fua:
+		case u == nil:
+			u = new(dirtyUnit)
+			m.dirty[off/undo] = u
+			fallthrough
+		case u.mask&bit == 0:
+			u.mask |= bit
+			m.read(u.old[off%undo:off%undo+size], off)
+		}
+	}
+}
+
+// flush makes everything durable.
+func (m *media) flush() { clear(m.dirty) }
+
+// lose is a power cut: each block in the cache is there or not.
+func (m *media) lose(rnd *rand.Rand) {
+	size := min(uint64(1)<<m.ns.BlockShift, undo)
+	for unit := range m.sorted() {
+		u := m.dirty[unit]
+		for i := range undo / size {
+			if u.mask&(1<<i) != 0 && rnd.IntN(2) == 0 {
+				m.put(u.old[i*size:(i+1)*size], unit*undo+i*size)
+			}
+		}
+	}
+	clear(m.dirty)
+	for _, d := range m.discards {
+		m.settle(d, rnd)
+	}
+	m.discards = nil
+}
+
+// sorted walks the dirty units in order, so that a seed repeats.
+func (m *media) sorted() func(yield func(uint64) bool) {
+	return sortedKeys(m.dirty)
+}
+
+// deallocate notes a range that may read as anything from now to at.
+func (m *media) deallocate(first, n uint64, at time.Duration) {
+	d := &discard{at: at, first: first, blocks: make([]bool, n)}
+	for i := range d.blocks {
+		d.blocks[i] = true
+	}
+	m.discards = append(m.discards, d)
+}
+
+// settleDue applies the discards whose time has come.
+func (m *media) settleDue(now time.Duration, rnd *rand.Rand) {
+	left := m.discards[:0]
+	for _, d := range m.discards {
+		if d.at <= now {
+			m.settle(d, rnd)
+		} else {
+			left = append(left, d)
+		}
+	}
+	m.discards = left
+}
+
+// settle gives each deallocated block its content: old, zeros or ones (NVM 3.3.3.2.1).
+// It is durable at once: what it replaces had no value.
+func (m *media) settle(d *discard, rnd *rand.Rand) {
+	p := make([]byte, 1<<m.ns.BlockShift)
+	for i, on := range d.blocks {
+		if !on {
+			continue
+		}
+		what := rnd.IntN(3)
+		if what == 0 {
+			continue
+		}
+		for k := range p {
+			p[k] = byte(what-1) * 0xff
+		}
+		off := (d.first + uint64(i)) << m.ns.BlockShift
+		m.keep(off, uint64(len(p)), false)
+		m.put(p, off)
+	}
+}
+
+// identify is the namespace's identify data (NVM 4.1.5.1).
+func (m *media) identify() *nvme.IdentifyNamespace {
+	id := &nvme.IdentifyNamespace{DPS: m.ns.Protection, DLFEAT: 0}
+	if m.ns.Inactive {
+		return id
+	}
+	id.NSZE.Set(m.ns.Blocks)
+	id.NCAP.Set(m.ns.Blocks)
+	id.NUSE.Set(m.ns.Blocks)
+	id.NVMCAP.Set(m.bytes)
+	id.NOIOB.Set(m.ns.NOIOB)
+	id.LBAF[0].LBADS = m.ns.BlockShift
+	id.LBAF[0].MS.Set(m.ns.Metadata)
+	if m.ns.Extended {
+		id.FLBAS |= 1 << 4
+	}
+	if m.ns.Shared {
+		id.NMIC = 1
+	}
+	if m.ns.ReadOnly {
+		id.NSATTR = 1
+	}
+	return id
+}
