@@ -30,7 +30,7 @@ func Destroy(o Options) error {
 	case !errors.Is(err, iofs.ErrNotExist):
 		return err
 	}
-	for _, name := range []string{identityName, identityTemp, ballastName, databaseName, lockName} {
+	for _, name := range []string{identityName, identityTemp, ballastName, databaseName, lockName, creatingName} {
 		if err := o.FS.RemoveAll(o.path(name)); err != nil && !errors.Is(err, iofs.ErrNotExist) {
 			return ioError("destroy metadata", o, o.path(name), err)
 		}
