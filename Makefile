@@ -61,5 +61,5 @@ lint:
 soak:
 	$(GOTEST) -v -timeout 12h ./store/crashtest -full -soak 8h -seed $$(date +%s)
 	$(GOTEST) -v -timeout 2h ./driver/file -run Kill -kill-rounds 200
-	$(GOTEST) -v -timeout 2h ./store -run Register -register 1h
+	$(GOTEST) -v -timeout 4h ./store -long -register 1h
 	$(GOTEST) -v -timeout 2h ./meta -long

@@ -23,6 +23,10 @@ type event struct {
 // skipMark begins the line that a counted skip prints.
 const skipMark = "SKIP-COUNTED: "
 
+// longFlag in the reason of a skip says that the test is one for the night, not
+// that something is missing.
+const longFlag = "-long"
+
 // slowest is how many of the slow tests are named, slowSeconds from where.
 const (
 	slowest     = 5
@@ -40,7 +44,7 @@ type report struct {
 	verbose bool
 	said    map[string]*strings.Builder // by package and test, until it ended
 
-	passed, failed, skips int
+	passed, failed, skips, long int
 	skipped               []string
 	slow                  []timed
 }
@@ -113,7 +117,15 @@ func (r *report) endTest(key string, e event) {
 	case "pass":
 		r.passed++
 	case "skip":
+		why := lastWords(r.said[key])
+		if strings.Contains(why, longFlag) {
+			r.long++
+			return
+		}
 		r.skips++
+		if b := r.said[key]; b == nil || !strings.Contains(b.String(), skipMark) {
+			r.skipped = append(r.skipped, e.Package+" "+e.Test+why)
+		}
 	case "fail":
 		r.failed++
 		if b := r.said[key]; b != nil {
@@ -123,6 +135,20 @@ func (r *report) endTest(key string, e event) {
 	if top && e.Elapsed >= slowSeconds {
 		r.slow = append(r.slow, timed{e.Package + " " + e.Test, e.Elapsed})
 	}
+}
+
+// lastWords is the reason that a test gave before it was skipped.
+func lastWords(b *strings.Builder) string {
+	if b == nil {
+		return ""
+	}
+	words := ""
+	for line := range strings.Lines(b.String()) {
+		if !noise(line) && !strings.Contains(line, "--- SKIP") {
+			words = ": " + strings.TrimSpace(line)
+		}
+	}
+	return words
 }
 
 func (r *report) endPackage(key string, e event) {
@@ -147,5 +173,9 @@ func (r *report) summary() {
 	for _, s := range r.slow[:min(len(r.slow), slowest)] {
 		fmt.Fprintf(r.w, "slow: %.1f s %s\n", s.seconds, s.name)
 	}
-	fmt.Fprintf(r.w, "%d passed, %d failed, %d skipped\n", r.passed, r.failed, r.skips)
+	fmt.Fprintf(r.w, "%d passed, %d failed, %d skipped", r.passed, r.failed, r.skips)
+	if r.long > 0 {
+		fmt.Fprintf(r.w, ", %d left to make soak", r.long)
+	}
+	fmt.Fprintln(r.w)
 }

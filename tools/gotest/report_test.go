@@ -52,9 +52,22 @@ func TestFailureTellsAll(t *testing.T) {
 func TestSkipsAreCounted(t *testing.T) {
 	out, r := run(t, false,
 		`{"Action":"output","Package":"p","Test":"TestA","Output":"SKIP-COUNTED: TestA: needs root\n"}`,
+		`{"Action":"skip","Package":"p","Test":"TestA","Elapsed":0}`,
+		`{"Action":"output","Package":"p","Test":"TestB","Output":"    b_test.go:1: no reason\n"}`,
+		`{"Action":"output","Package":"p","Test":"TestB","Output":"--- SKIP: TestB (0.00s)\n"}`,
+		`{"Action":"skip","Package":"p","Test":"TestB","Elapsed":0}`)
+	want(t, out, "skipped: TestA: needs root", "skipped: p TestB: b_test.go:1: no reason", "2 skipped")
+	if r.skips != 2 || strings.Count(out, "TestA") != 1 {
+		t.Errorf("%d skips", r.skips)
+	}
+}
+
+func TestLongFormsAreNoSkips(t *testing.T) {
+	out, r := run(t, false,
+		`{"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:1: run with -long\n"}`,
 		`{"Action":"skip","Package":"p","Test":"TestA","Elapsed":0}`)
-	want(t, out, "skipped: TestA: needs root", "1 skipped")
-	if r.skips != 1 {
+	want(t, out, "0 skipped, 1 left to make soak")
+	if r.skips != 0 {
 		t.Errorf("%d skips", r.skips)
 	}
 }
