@@ -45,8 +45,8 @@ type report struct {
 	said    map[string]*strings.Builder // by package and test, until it ended
 
 	passed, failed, skips, long int
-	skipped               []string
-	slow                  []timed
+	skipped                     []string
+	slow                        []timed
 }
 
 func newReport(w io.Writer, verbose bool) *report {
