@@ -238,10 +238,10 @@ func (c *campaign) violation(w *world, sh *shot, i int, im *image, text string) 
 		return
 	}
 	if im == nil {
-		c.cfg.Log("log kept in %s; run the same operations again: go test ./store/crashtest -run TestCampaign -args -seed %d -cuts 1", dir, seed)
+		c.cfg.Log("log kept in %s; run the same operations again: go test ./store/crashtest -run '^TestCampaign$' -args -seed %d -cuts 1", dir, seed)
 		return
 	}
-	c.cfg.Log("image kept; check it again: go test ./store/crashtest -run TestReplay -v -args -replay %s", dir)
+	c.cfg.Log("image kept; check it again: go test ./store/crashtest -run '^TestReplay$' -v -args -replay %s", dir)
 }
 
 // MedianUnresolved is the median of the unresolved writes and records an image.

@@ -41,7 +41,7 @@ func cuts() int {
 	case raceEnabled:
 		return WantRaceCuts
 	}
-	return 1500
+	return 1000
 }
 
 // TestCampaign cuts power at writes of random workloads and compares what comes

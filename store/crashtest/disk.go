@@ -352,13 +352,19 @@ func gather(r *driver.Request) string {
 	return sb.String()
 }
 
+// split cuts a payload into blocks; one of zeros takes no memory.
 func split(data string, blockBytes int64) []string {
 	out := make([]string, int64(len(data))/blockBytes)
 	for i := range out {
-		out[i] = data[int64(i)*blockBytes : int64(i+1)*blockBytes]
+		if b := data[int64(i)*blockBytes : int64(i+1)*blockBytes]; b != zeroBlock[:blockBytes] {
+			out[i] = b
+		}
 	}
 	return out
 }
+
+// zeroBlock is a block of zeros, as long as the largest block.
+var zeroBlock = strings.Repeat("\x00", base.StoreBlock)
 
 // end gives the command its answer. No lock is held.
 func (c *command) end(done int64, err error) {

@@ -256,7 +256,11 @@ func (d *Disk) checkUnchanged(c *command) {
 	for i := range c.req.Segs {
 		s := &c.req.Segs[i]
 		for now := s.Region.Bytes(s.Off, s.Len); len(now) > 0; {
-			b := c.w.blocks[pos/d.opts.BlockSize][pos%d.opts.BlockSize:]
+			b := c.w.blocks[pos/d.opts.BlockSize]
+			if b == "" {
+				b = zeroBlock[:d.opts.BlockSize]
+			}
+			b = b[pos%d.opts.BlockSize:]
 			n := min(len(b), len(now))
 			if string(now[:n]) != b[:n] {
 				d.fault("the memory of a write at %d+%d changed while in flight", c.req.Off, c.req.Len)

@@ -143,6 +143,9 @@ func (h *History) assign(events []published) (faults []string) {
 		if o.Fate == FateOK && o.Gen == 0 && o.Called > 0 {
 			faults = append(faults, "no event for "+o.String())
 		}
+		if o.Fate == FateOK && !o.Relaxed && o.Lost != 0 {
+			faults = append(faults, "I1: a synced operation was withdrawn: "+o.String())
+		}
 	}
 	return faults
 }
