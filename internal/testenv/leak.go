@@ -49,7 +49,7 @@ func leaks(fds map[string]string, exempt []func(string) bool) []string {
 // goroutines lists the stacks that are not the runtime's, the test framework's
 // or exempt.
 func goroutines(exempt []func(string) bool) []string {
-	buf := make([]byte, 1<<20)
+	buf := make([]byte, 64<<20)
 	buf = buf[:runtime.Stack(buf, true)]
 	var out []string
 	for i, s := range strings.Split(string(buf), "\n\n") {
