@@ -88,7 +88,14 @@ func (r *report) output(key string, e event) {
 	if text, ok := strings.CutPrefix(strings.TrimSpace(e.Output), skipMark); ok {
 		r.skipped = append(r.skipped, text)
 	}
-	if e.Test == "" && closing(e.Output) || r.verbose && !noise(e.Output) {
+	switch {
+	case e.Test == "" && closing(e.Output):
+		fmt.Fprint(r.w, e.Output)
+		return
+	case r.verbose && !noise(e.Output):
+		if _, sub, ok := strings.Cut(e.Test, "/"); ok {
+			fmt.Fprint(r.w, sub, ": ")
+		}
 		fmt.Fprint(r.w, e.Output)
 		return
 	}

@@ -77,8 +77,9 @@ func TestVerbosePrintsTables(t *testing.T) {
 		`{"Action":"output","Package":"p","Test":"TestA","Output":"=== RUN   TestA\n"}`,
 		`{"Action":"output","Package":"p","Test":"TestA","Output":"state  cuts\n"}`,
 		`{"Action":"output","Package":"p","Test":"TestA/b","Output":"    --- PASS: TestA/b (0.00s)\n"}`,
+		`{"Action":"output","Package":"p","Test":"TestA/b","Output":"    found\n"}`,
 		`not json`)
-	want(t, out, "state  cuts", "not json")
+	want(t, out, "state  cuts", "b:     found", "not json")
 	if strings.Contains(out, "RUN") || strings.Contains(out, "PASS") {
 		t.Error("noise in verbose output")
 	}
