@@ -61,7 +61,7 @@ func NewSetup(seed uint64) Setup {
 	pick := func(v ...int64) int64 { return v[rng.IntN(len(v))] }
 	s := Setup{
 		Seed: seed, Disks: 1 + rng.IntN(3), BlockSize: pick(512, 4096), SlabBytes: 64 * base.KiB,
-		Discard: rng.IntN(4) > 0, Depth: int(pick(4, 16, 64)),
+		Discard: rng.IntN(8) > 0, Depth: int(pick(4, 16, 64)),
 		Pace:      Pace{Pause: time.Duration(pick(20, 80, 200)) * time.Microsecond, PausePer16: int(pick(1, 3, 6)), Hold: int(pick(1, 3, 8))},
 		FreeSlabs: pick(16, 28, 40, 60),
 		RoundAge:  time.Duration(pick(2, 10, 50)) * time.Millisecond,
@@ -223,8 +223,8 @@ func (g *generator) put(key int) action {
 	if g.rng.IntN(8) == 0 || a.sizes[0] > base.MiB && g.rng.IntN(2) == 0 {
 		a.writer, a.region = true, false
 	}
-	if g.rng.IntN(6) == 0 {
-		a.timeout = time.Duration(1+g.rng.IntN(1200)) * time.Microsecond
+	if g.rng.IntN(4) == 0 {
+		a.timeout = time.Duration(1+g.rng.IntN([]int{150, 500, 1500}[g.rng.IntN(3)])) * time.Microsecond
 		a.replace, a.region = true, false
 	}
 	return a

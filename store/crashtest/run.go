@@ -8,7 +8,9 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"time"
 
+	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/store"
 )
@@ -42,17 +44,14 @@ func (w *world) run(ctx context.Context) error {
 		w.setPhase(PhaseRun)
 	}
 	p := newPlan(w.set)
-	half := w.set.Seed%2 == 0
-	if half {
-		w.work(ctx, p, 0, 2)
-		if !w.dead() {
+	for part := range parts {
+		if part == parts/2 && w.set.Seed%2 == 0 && !w.dead() {
 			if err := w.reopen(ctx); err != nil {
 				return err
 			}
 		}
-		w.work(ctx, p, 1, 2)
-	} else {
-		w.work(ctx, p, 0, 1)
+		w.work(ctx, p, part)
+		w.lull()
 	}
 	w.judgeLive(ctx)
 	if err := w.close(ctx); err != nil && !w.dead() && !w.downErr(err) {
@@ -96,8 +95,33 @@ func (w *world) reformat(ctx context.Context) error {
 	return nil
 }
 
+// parts is in how many shares the workers do their plan.
+const parts = 8
+
+// lull leaves the store alone until it has begun to discard what was emptied,
+// which it only does while it is idle, or for a while.
+func (w *world) lull() {
+	if !w.set.Discard {
+		return
+	}
+	for range 40 {
+		var discards bool
+		w.lab.Locked(func() {
+			for _, d := range w.disks {
+				for _, c := range d.queue {
+					discards = discards || c.req.Op == driver.OpDiscard
+				}
+			}
+		})
+		if discards {
+			return
+		}
+		time.Sleep(200 * time.Microsecond)
+	}
+}
+
 // work lets every worker do its part-th share of the plan.
-func (w *world) work(ctx context.Context, p plan, part, parts int) {
+func (w *world) work(ctx context.Context, p plan, part int) {
 	var wg sync.WaitGroup
 	for _, list := range p.workers {
 		n := len(list)
