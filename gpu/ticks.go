@@ -1,0 +1,54 @@
+package gpu
+
+import (
+	"context"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/ugds-store/ugds/internal/base"
+)
+
+// How WaitCell waits: a bounded spin, then yielding, then short sleeps, so that
+// a wait for a copy of a few microseconds costs no scheduling and a long one no
+// processor.
+const (
+	spinLoads  = 256
+	yieldFor   = 200 * time.Microsecond
+	sleepFor   = 50 * time.Microsecond
+	probeEvery = 2 * time.Millisecond
+)
+
+// WaitCell waits until cell is n or more, by wrapping difference. probe is
+// called every few milliseconds and ends the wait with its error: a GPU that
+// failed never stores its mark. ErrTimeout when ctx ends first. For backends.
+func WaitCell(ctx context.Context, cell *atomic.Uint64, n uint64, probe func() error) error {
+	for range spinLoads {
+		if int64(cell.Load()-n) >= 0 {
+			return nil
+		}
+	}
+	began := time.Now()
+	probed := began
+	for {
+		for range 32 {
+			if int64(cell.Load()-n) >= 0 {
+				return nil
+			}
+			runtime.Gosched()
+		}
+		now := time.Now()
+		if err := ctx.Err(); err != nil {
+			return base.Errorf("wait for", "gpu stream", base.ErrTimeout, "%w", err)
+		}
+		if now.Sub(probed) >= probeEvery {
+			if err := probe(); err != nil {
+				return err
+			}
+			probed = now
+		}
+		if now.Sub(began) > yieldFor {
+			time.Sleep(sleepFor)
+		}
+	}
+}
