@@ -9,10 +9,15 @@ import (
 	"github.com/ugds-store/ugds/internal/mutant"
 )
 
-// Bounds of one flight. Two flights of a caller are under way at a time.
+// Bounds of one flight, and of what a caller has under way. Flights are small, so
+// that the processor computes the checksums of one while the device works on the
+// others; with more bytes under way than a device needs to be busy, they would
+// all land at the end, and their checksums come after it.
 const (
-	flightXfers = 1024
-	flightBytes = 8 * base.MiB
+	flightXfers     = 128
+	flightBytes     = base.MiB / 2
+	flightsUnderWay = 64
+	bytesUnderWay   = 8 * base.MiB // a device of the store
 )
 
 // stamp is the incarnation of a device when a write to it was submitted.
@@ -202,19 +207,18 @@ func (f *flight) done() {
 	f.s.flights.Put(f)
 }
 
-// runner keeps up to two flights of one caller under way: one is filled or
-// digested by the processor while the device works on the other.
+// runner keeps several flights of one caller under way: one is filled or
+// digested by the processor while the device works on the others.
 type runner struct {
 	s      *Store
 	ctx    context.Context
 	op     driver.Op
 	cur    *flight   // being filled
 	under  []*flight // submitted, oldest first
+	moving int64     // bytes of those
 	digest func(x *xfer, f *flight)
 	err    error // the context ended; what is under way goes on without us
 }
-
-const flightsUnderWay = 2
 
 // room makes room for one more transfer in the flight being filled.
 func (r *runner) room() *flight {
@@ -253,7 +257,7 @@ func (r *runner) launch() {
 	if r.cur == nil {
 		return
 	}
-	if len(r.under) == flightsUnderWay {
+	for r.err == nil && r.crowded() {
 		r.land()
 	}
 	f := r.cur
@@ -264,6 +268,13 @@ func (r *runner) launch() {
 	}
 	f.submit(r.ctx)
 	r.under = append(r.under, f)
+	r.moving += f.bytes
+}
+
+// crowded tells whether a flight has to land before the next is launched.
+func (r *runner) crowded() bool {
+	return len(r.under) == flightsUnderWay ||
+		len(r.under) > 0 && r.moving+r.cur.bytes > bytesUnderWay*int64(len(r.s.devs))
 }
 
 // land waits for the oldest flight and digests its transfers.
@@ -277,6 +288,7 @@ func (r *runner) land() {
 		return
 	}
 	r.under = r.under[1:]
+	r.moving -= f.bytes
 	for i := range f.xfers {
 		x := &f.xfers[i]
 		if x.err != nil {
