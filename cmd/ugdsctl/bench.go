@@ -52,6 +52,7 @@ Ratios are throughput divided by throughput. docs/performance.md explains them.`
 	f.IntVar(&o.Rounds, "rounds", ctl.BenchDefaultRounds, "processes of each contestant; from 10 on the best ones are compared")
 	f.Uint64Var(&o.Seed, "seed", 1, "make keys and values from seed `N`")
 	f.StringVar(&o.HTML, "html", "", "write a page with plots to `FILE`")
+	f.BoolVar(&o.Keep, "keep", false, "leave the files for a look")
 	return cmd
 }
 

@@ -52,6 +52,8 @@ type Case struct {
 	Place Place `json:"place"`
 	Ready bool  `json:"ready,omitempty"` // the objects are there from an earlier case
 	Keep  bool  `json:"keep,omitempty"`  // leave them for a later case
+
+	Profile string `json:"profile,omitempty"` // write a CPU profile of the measured part there
 }
 
 // Place says where a case finds its files. Prepare makes them in Dir; Devices
@@ -121,6 +123,7 @@ type Sample struct {
 	PutsPerFlush *float64 `json:"puts_per_flush,omitempty"`
 	PutsPerSync  *float64 `json:"puts_per_wal_sync,omitempty"`
 	Allocs       *float64 `json:"allocs_per_op,omitempty"`
+	CPU          *float64 `json:"cpu_seconds_per_op,omitempty"`
 
 	Engine string `json:"engine,omitempty"` // how I/O was issued
 	Note   string `json:"note,omitempty"`

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
+	"runtime/pprof"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -116,13 +118,22 @@ func measure(ctx context.Context, s subject, d *dataset) (*Sample, error) {
 	var m0, m1 runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&m0)
+	profiled, err := profile(c.Profile)
+	if err != nil {
+		return nil, err
+	}
+	cpu0, known := cpuSeconds()
 	before, begin := s.count(), time.Now()
-	err := pass(ctx, s, d, c.Op, ids, lat)
+	err = pass(ctx, s, d, c.Op, ids, lat)
 	if err == nil && c.changes() {
 		err = s.settle(ctx)
 	}
 	out.Seconds = time.Since(begin).Seconds()
 	after := s.count()
+	if cpu1, ok := cpuSeconds(); ok && known {
+		out.CPU = ptr((cpu1 - cpu0) / float64(c.Objects))
+	}
+	err = errors.Join(err, profiled())
 	runtime.ReadMemStats(&m1)
 	if err != nil {
 		return nil, err
@@ -235,3 +246,22 @@ func (out *Sample) counters(a, b counts) error {
 }
 
 var countersHint = fmt.Sprintf("more than %.0f %% apart, so no figure of this run can be trusted", tolerance*100)
+
+// profile writes a CPU profile of what runs until the function that it gives is
+// called.
+func profile(path string) (stop func() error, err error) {
+	if path == "" {
+		return func() error { return nil }, nil
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return nil, base.Wrap("write", path, err)
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return nil, errors.Join(base.Wrap("profile", path, err), f.Close())
+	}
+	return func() error {
+		pprof.StopCPUProfile()
+		return f.Close()
+	}, nil
+}

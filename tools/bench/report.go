@@ -61,6 +61,7 @@ type Row struct {
 	PutsPerFlush *float64 `json:"puts_per_flush,omitempty"`
 	PutsPerSync  *float64 `json:"puts_per_wal_sync,omitempty"`
 	Allocs       *float64 `json:"allocs_per_op,omitempty"`
+	CPU          *float64 `json:"cpu_seconds_per_op,omitempty"`
 }
 
 // Ratio is throughput divided by that of the baseline.
@@ -101,6 +102,7 @@ func newRow(subject string, samples []*Sample) Row {
 	r.PutsPerFlush = medianOf(samples, func(s *Sample) *float64 { return s.PutsPerFlush })
 	r.PutsPerSync = medianOf(samples, func(s *Sample) *float64 { return s.PutsPerSync })
 	r.Allocs = medianOf(samples, func(s *Sample) *float64 { return s.Allocs })
+	r.CPU = medianOf(samples, func(s *Sample) *float64 { return s.CPU })
 	return r
 }
 

@@ -31,10 +31,10 @@ func (g *GroupReport) writeTable(w io.Writer) error {
 		return err
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "\tMB/s\tops/s\tp50\tp99\tputs/flush\tputs/WAL sync\tallocs/op\t")
+	fmt.Fprintln(t, "\tMB/s\tops/s\tp50\tp99\tputs/flush\tputs/WAL sync\tallocs/op\tCPU/op\t")
 	for _, r := range g.Rows {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.Subject, number(r.MBPerS), number(&r.OpsPerS),
-			span(r.P50), span(r.P99), number(r.PutsPerFlush), number(r.PutsPerSync), number(r.Allocs))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.Subject, number(r.MBPerS), number(&r.OpsPerS),
+			span(r.P50), span(r.P99), number(r.PutsPerFlush), number(r.PutsPerSync), number(r.Allocs), span(r.CPU))
 	}
 	if err := t.Flush(); err != nil {
 		return err

@@ -31,6 +31,7 @@ type BenchOptions struct {
 	Rounds  int
 	Seed    uint64
 	HTML    string // write a page with plots there
+	Keep    bool   // leave the files in Dir
 	// Exec measures one case in a process of its own.
 	Exec func(ctx context.Context, c []byte) ([]byte, error)
 }
@@ -263,6 +264,9 @@ func benchDir(o *BenchOptions, payload int64) (string, error) {
 }
 
 func benchClean(o *BenchOptions, dir string) error {
+	if o.Keep {
+		return nil
+	}
 	err := bench.Clean(dir)
 	if o.Dir == "" {
 		err = errors.Join(err, os.RemoveAll(dir))
