@@ -1,0 +1,117 @@
+package ctrl
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/ugds-store/ugds/driver/hw"
+	"github.com/ugds-store/ugds/driver/nvme"
+	"github.com/ugds-store/ugds/internal/base"
+)
+
+// adminEntries is the size of the admin queues: a few commands and the
+// asynchronous event requests.
+const adminEntries = 32
+
+// maxEvents is how many asynchronous event requests are kept outstanding.
+const maxEvents = 4
+
+// adminWait is an admin command that somebody waits for.
+type adminWait struct {
+	done   atomic.Bool
+	status nvme.Status
+	dw0    uint32
+	err    error // it never ended: the controller was stopped
+}
+
+// send submits an admin command. A deadline of hw.Forever is none.
+func (q *queue) send(cmd *nvme.Command, w *adminWait, deadline time.Duration) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch {
+	case q.dead:
+		return q.dev.gone(cmd.OPC.Name(true))
+	case !q.room():
+		return base.Errorf(cmd.OPC.Name(true), q.dev.info.Target, base.ErrBusy, "the admin queue is full")
+	}
+	s := q.take()
+	s.cmd, s.admin = *cmd, w
+	q.put(s, min(deadline, hw.Forever-q.dev.hw.Now()))
+	if deadline == hw.Forever {
+		s.due = hw.Forever
+	}
+	q.dev.count.commands.Add(-1) // Stats counts those of requests
+	q.ring()
+	return nil
+}
+
+// admin sends an admin command and polls until it ends (Base 5). The wait ends
+// with ctx, or with the deadline: then the controller is isolated. The memory that
+// it names stays the caller's to keep until the controller is stopped.
+func (d *Device) admin(ctx context.Context, cmd *nvme.Command) (dw0 uint32, err error) {
+	q := d.adminQ.Load()
+	if q == nil {
+		return 0, d.gone(cmd.OPC.Name(true))
+	}
+	w := new(adminWait)
+	limit := max(d.opts.Deadline.Admin, time.Duration(d.cap.TimeoutMs())*time.Millisecond)
+	if err := q.send(cmd, w, limit); err != nil {
+		return 0, err
+	}
+	end := d.hw.Now() + limit
+	for i := 0; !w.done.Load(); i++ {
+		now := d.hw.Now()
+		q.mu.Lock()
+		n := q.reap()
+		if n == 0 {
+			q.judge(now)
+		}
+		dead := q.dead
+		q.mu.Unlock()
+		switch {
+		case n > 0:
+			continue
+		case d.broken.Load():
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			return 0, d.cause
+		case ctx.Err() != nil, dead, now > end:
+			return 0, base.Errorf(cmd.OPC.Name(true), d.info.Target, base.ErrTimeout, "no completion after %v: %w", limit-(end-now), d.whyNot(ctx))
+		}
+		d.hw.Pause(end + 1)
+	}
+	if w.err != nil {
+		return 0, w.err
+	}
+	return w.dw0, w.status.Err(cmd.OPC, true, w.dw0)
+}
+
+// whyNot is the context's error, or that the controller does not answer.
+func (d *Device) whyNot(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return d.gone("wait")
+}
+
+// fetch runs an admin command that fills size bytes, and gives them to
+// use while the buffer is the caller's. The buffer is freed unless the command may
+// still be in flight.
+func (d *Device) fetch(ctx context.Context, cmd *nvme.Command, size int64, use func(b []byte) error) error {
+	buf, err := d.hw.Alloc(size, "nvme admin data")
+	if err != nil {
+		return err
+	}
+	cmd.PRP1.Set(buf.Addr) // at most a page, and it begins at one
+	if _, err := d.admin(ctx, cmd); err != nil {
+		if statusOf(err) == nil { // it has not ended: the controller may still write
+			d.keep(buf)
+			return err
+		}
+		buf.Free()
+		return err
+	}
+	defer buf.Free()
+	return use(buf.Bytes)
+}

@@ -1,0 +1,265 @@
+package ctrl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/driver/hw"
+	"github.com/ugds-store/ugds/driver/nvme"
+	"github.com/ugds-store/ugds/internal/base"
+)
+
+// Device is one namespace of one controller. It implements driver.Device.
+type Device struct {
+	hw   hw.Device
+	opts Options
+	info driver.Info // does not change after Open
+
+	// What the controller says of itself. Only the bring-up of Open writes it; that
+	// of a reset compares.
+	opened       bool
+	cap          nvme.CAP
+	version      nvme.VS
+	cc           nvme.CC
+	id           nvme.IdentifyController
+	nvm          nvme.IdentifyControllerNVM
+	nsid         uint32
+	geo          nvme.Geometry
+	protected    bool
+	granted      uint32 // queue pairs; under ctl
+	limit        uint32 // blocks of a read or write
+	zeroLimit    uint32
+	discardLimit uint32
+	aers         []*adminWait
+	phase        atomic.Value // string: the step of the bring-up
+
+	adminQ atomic.Pointer[queue]
+	queues atomic.Pointer[[]*queue]
+	zero   *hw.Buffer // a memory page of zeros
+	pool   sync.Pool  // of *request
+
+	state       atomic.Uint32 // driver.State
+	incarnation atomic.Uint64
+	closing     atomic.Bool
+	broken      atomic.Bool  // the bring-up cannot go on; cause says why
+	inFlight    atomic.Int64 // requests without an answer, for Stats
+	unended     atomic.Int64 // the same, until the answer was given as well
+	window      atomic.Int64 // bytes of payload
+	count       counters
+
+	mu      sync.Mutex
+	cause   error         // of the isolation
+	stopped chan struct{} // closed when the controller of this isolation has stopped
+	retired []*queue
+	kept    []*hw.Buffer
+	warning string // the last asynchronous event about health
+
+	ctl      chan struct{} // holds a token while Reset or Close works
+	quit     chan struct{} // closed by Close
+	work     sync.WaitGroup
+	events   events
+	attachMu sync.Mutex
+	regions  map[uint64]*attached
+}
+
+// Open brings the controller up and takes one of its namespaces. It owns dev from
+// now on: Close closes it, and so does an Open that fails. ErrInvalid for bad
+// options; ErrNotFound, ErrInUse and ErrNotSupported for namespaces; ErrTimeout,
+// ErrDeviceGone or a *nvme.FieldError inside for a controller that does not work.
+func Open(ctx context.Context, dev hw.Device, opts Options) (*Device, error) {
+	opts.EnsureDefaults()
+	if err := opts.Validate(); err != nil {
+		return nil, errors.Join(err, dev.Close())
+	}
+	d := &Device{hw: dev, opts: opts, ctl: make(chan struct{}, 1), quit: make(chan struct{}), regions: map[uint64]*attached{}}
+	d.info.Target, d.info.Transport = dev.ID().Target, dev.ID().Transport
+	d.pool.New = func() any { return new(request) }
+	d.queues.Store(&[]*queue{})
+	d.state.Store(uint32(driver.StateResetting)) // not ready: nothing isolates it
+	if err := d.bringUp(ctx); err != nil {
+		d.killQueues()
+		if _, stopErr := d.quiesce(); stopErr == nil {
+			for _, q := range d.allQueues() {
+				q.abandon(err)
+			}
+			d.teardown()
+			d.freeZero()
+		}
+		return nil, errors.Join(err, dev.Close())
+	}
+	d.describe()
+	d.opened = true
+	d.state.Store(uint32(driver.StateReady))
+	d.events.start()
+	if opts.Watch > 0 {
+		d.work.Go(d.watch)
+	}
+	return d, nil
+}
+
+// reason explains a choice. Only before the device is open.
+func (d *Device) reason(format string, args ...any) {
+	if !d.opened {
+		d.info.Reasons = append(d.info.Reasons, fmt.Sprintf(format, args...))
+	}
+}
+
+// describe fills Info.
+func (d *Device) describe() {
+	block := int64(1) << d.geo.BlockShift
+	i := &d.info
+	i.Engine = "polled"
+	i.Model, i.Serial = d.id.Model(), d.id.Serial()
+	i.Capacity, i.BlockSize, i.MemAlign = int64(d.geo.Blocks)*block, block, block
+	i.MaxTransfer = int64(d.limit) * block
+	i.VolatileCache = d.id.VolatileCache()
+	i.Discard = d.id.ONCS.Get()&nvme.ONCSDSM != 0
+	i.WriteZeroes = d.id.ONCS.Get()&nvme.ONCSWriteZeroes != 0
+	size := min(uint32(d.opts.Depth)+1, d.cap.QueueEntries())
+	d.reason("NVMe %s controller, namespace %d, blocks of %d bytes", d.version, d.nsid, block)
+	d.reason("%d queue pairs of %d entries (asked for %d, CAP.MQES allows %d)", d.granted, size, d.opts.Queues, d.cap.QueueEntries())
+	mdts := "no limit"
+	if n := d.id.MaxTransfer(d.cap.MinPageShift()); n != 0 {
+		mdts = base.FormatBytes(int64(min(n, 1<<62)))
+	}
+	d.reason("commands of at most %s (MDTS: %s)", base.FormatBytes(i.MaxTransfer), mdts)
+	if d.geo.Boundary != 0 {
+		d.reason("commands do not cross multiples of %d blocks (NOIOB)", d.geo.Boundary)
+	}
+	if d.protected {
+		d.reason("the namespace is write protected")
+	}
+	for _, q := range nvme.Quirks(d.hw.ID().Vendor, d.hw.ID().Device).Flags.Names() {
+		d.reason("quirk: %s", q)
+	}
+}
+
+// Info implements driver.Device.
+func (d *Device) Info() driver.Info { return d.info }
+
+// Subscribe implements driver.Device.
+func (d *Device) Subscribe(fn func(driver.Event)) (cancel func()) { return d.events.subscribe(fn) }
+
+// Stats implements driver.Device.
+func (d *Device) Stats() driver.Stats {
+	c := &d.count
+	return driver.Stats{
+		Reads: c.ops[driver.OpRead].Load(), Writes: c.ops[driver.OpWrite].Load(), Flushes: c.ops[driver.OpFlush].Load(),
+		Discards: c.ops[driver.OpDiscard].Load(), Zeroes: c.ops[driver.OpWriteZeroes].Load(),
+		ReadBytes: c.bytes[driver.OpRead].Load(), WriteBytes: c.bytes[driver.OpWrite].Load(),
+		DiscardBytes: c.bytes[driver.OpDiscard].Load(), ZeroBytes: c.bytes[driver.OpWriteZeroes].Load(),
+		Errors: c.errors.Load(), Commands: c.commands.Load(), InFlight: d.inFlight.Load(),
+		InFlightBytes: min(d.window.Load(), driver.MaxBytesInFlight), // a reservation that fails passes it for an instant
+	}
+}
+
+// Close implements driver.Device: it waits for what is in flight, announces the
+// shutdown to the controller, which writes its cache (Base 3.6.1), and stops it.
+func (d *Device) Close(ctx context.Context) error {
+	if err := d.lockCtl(ctx, "close"); err != nil {
+		return err
+	}
+	defer func() { <-d.ctl }()
+	if d.State() == driver.StateClosed {
+		return nil
+	}
+	d.closing.Store(true)
+	if err := d.drain(ctx); err != nil {
+		d.closing.Store(false)
+		return err
+	}
+	var err error
+	d.mu.Lock()
+	ready := d.State() == driver.StateReady
+	if ready {
+		d.setState(driver.StateClosed, nil)
+	}
+	d.mu.Unlock()
+	close(d.quit)
+	d.work.Wait()
+	if ready {
+		d.killQueues()
+		var stopped bool
+		if stopped, err = d.shutdown(ctx); !stopped {
+			// Whatever the controller knows stays allocated and mapped.
+			d.events.done.Wait()
+			return errors.Join(err, d.hw.Close())
+		}
+		for _, q := range d.allQueues() {
+			q.abandon(base.ErrClosed) // event requests
+		}
+	} else {
+		d.mu.Lock()
+		d.setState(driver.StateClosed, nil)
+		d.mu.Unlock()
+	}
+	d.detachAll()
+	d.teardown()
+	d.freeZero()
+	d.events.done.Wait()
+	return errors.Join(err, d.hw.Close())
+}
+
+func (d *Device) freeZero() {
+	if d.zero != nil {
+		d.zero.Free()
+		d.zero = nil
+	}
+}
+
+// drain waits until nothing is in flight and, when the device is isolated, until
+// it has stopped; ErrBusy when ctx ends first.
+func (d *Device) drain(ctx context.Context) error {
+	for {
+		d.mu.Lock()
+		stopped := d.stopped
+		isolated := d.State() == driver.StateIsolated
+		d.mu.Unlock()
+		done := d.unended.Load() == 0
+		if isolated {
+			select {
+			case <-stopped:
+			default:
+				done = false
+			}
+		}
+		if done {
+			return nil
+		}
+		if err := ctx.Err(); err != nil {
+			return base.WithHint(base.Errorf("close", d.info.Target, base.ErrBusy, "%d requests in flight: %w",
+				d.unended.Load(), err), "wait for them and close again")
+		}
+		if isolated {
+			select {
+			case <-stopped:
+			case <-ctx.Done():
+			}
+			continue
+		}
+		d.pollOnce()
+	}
+}
+
+// shutdownLimit bounds an orderly shutdown of a controller that does not say how
+// long it takes.
+const shutdownLimit = 10 * time.Second
+
+// shutdown announces the end and stops the controller; stopped tells whether that
+// is confirmed.
+func (d *Device) shutdown(ctx context.Context) (stopped bool, err error) {
+	limit := max(shutdownLimit, time.Duration(d.id.RTD3E.Get())*time.Microsecond)
+	err = d.hw.Store32(nvme.RegCC, uint32(d.cc.WithShutdown(nvme.ShutdownNormal)))
+	if err == nil {
+		err = d.wait(ctx, "the shutdown", limit, func(s nvme.CSTS) bool { return s.ShutdownDone() })
+	}
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+	defer cancel()
+	stopErr := d.hw.Stop(stop)
+	return stopErr == nil, errors.Join(err, stopErr)
+}

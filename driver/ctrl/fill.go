@@ -1,0 +1,58 @@
+package ctrl
+
+import (
+	"time"
+
+	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/driver/nvme"
+	"github.com/ugds-store/ugds/internal/base"
+)
+
+// fill makes the command of a slot, for n bytes at offset at of an entry; q.segs
+// is the memory. s.load is what it counts as payload in flight. The caller holds
+// q.mu.
+func (d *Device) fill(s *slot, q *queue, e *driver.Request, at, n int64) (deadline time.Duration, err error) {
+	slba := uint64(e.Off+at) >> d.geo.BlockShift
+	blocks := uint32(n >> d.geo.BlockShift)
+	s.off, s.n, s.load = at, n, 0
+	deadline = d.opts.Deadline.ReadWrite
+	switch e.Op {
+	case driver.OpFlush:
+		s.cmd.SetFlush(d.nsid)
+		return d.opts.Deadline.Flush, nil
+	case driver.OpDiscard:
+		s.cmd.SetDSM(d.nsid, 1)
+		// The range stands in the slot's list page, which such a command does
+		// not need.
+		s.list.Entries[0].Set(uint64(blocks) << 32)
+		s.list.Entries[1].Set(slba)
+		s.cmd.PRP1.Set(s.list.Addr)
+		return d.opts.Deadline.Discard, nil
+	case driver.OpWriteZeroes:
+		if d.info.WriteZeroes {
+			s.cmd.SetWriteZeroes(d.nsid, slba, blocks, false, e.FUA)
+			return deadline, nil
+		}
+		q.segs = d.zeroes(n, q.segs[:0])
+		s.cmd.SetWrite(d.nsid, slba, blocks, e.FUA)
+	case driver.OpRead:
+		s.cmd.SetRead(d.nsid, slba, blocks)
+		s.load = n
+	case driver.OpWrite:
+		s.cmd.SetWrite(d.nsid, slba, blocks, e.FUA)
+		s.load = n
+	}
+	if _, err := nvme.BuildPRP(&s.cmd, q.segs, d.cc.PageShift(), []nvme.ListPage{s.list}); err != nil {
+		return 0, base.Wrap(e.Op.String(), d.info.Target, err)
+	}
+	return deadline, nil
+}
+
+// zeroes names the one page of zeros as often as n bytes need.
+func (d *Device) zeroes(n int64, out []nvme.Seg) []nvme.Seg {
+	page := int64(1) << d.cc.PageShift()
+	for ; n > 0; n -= page {
+		out = append(out, nvme.Seg{Addr: d.zero.Addr, Len: uint64(min(n, page))})
+	}
+	return out
+}

@@ -1,0 +1,96 @@
+package ctrl
+
+import (
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/internal/base"
+)
+
+// Limits of Options.
+const (
+	// MaxQueuePairs is the largest number of I/O queue pairs.
+	MaxQueuePairs = 64
+	// MaxDepth is the largest number of commands in flight on one queue: the
+	// generation of a command identifier keeps at least four bits.
+	MaxDepth = 4095
+	// MaxCommand is the largest command, in bytes: a list of one page names it.
+	MaxCommand = 2 * base.MiB
+	// MinCommand is the smallest limit of the commands, in bytes.
+	MinCommand = base.StoreBlock
+)
+
+// Options are the choices of Open. The zero value works.
+type Options struct {
+	NSID     uint32        // namespace; 0 takes the only active one
+	Force    bool          // take a namespace that another controller may share
+	Queues   int           // I/O queue pairs; 0 is one for each processor, at most 8
+	Depth    int           // commands in flight on a queue; 0 is 255
+	Command  int64         // largest command, bytes; 0 is MaxCommand
+	Watch    time.Duration // how often the watcher looks; 0 is 20 ms, negative never
+	Deadline Deadlines
+}
+
+// Deadlines of the device by opcode (I4), on its clock. 0 is the contract's.
+type Deadlines struct {
+	ReadWrite time.Duration
+	Flush     time.Duration
+	Discard   time.Duration
+	Admin     time.Duration // at least CAP.TO; 0 is CAP.TO or 10 s, the longer
+}
+
+// Named defaults.
+const (
+	defaultQueues = 8
+	defaultDepth  = 255
+	defaultWatch  = 20 * time.Millisecond
+	adminDeadline = 10 * time.Second
+)
+
+// EnsureDefaults fills what was left zero.
+func (o *Options) EnsureDefaults() {
+	def := func(v *int, d int) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	dur := func(v *time.Duration, d time.Duration) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	def(&o.Queues, min(runtime.GOMAXPROCS(0), defaultQueues))
+	def(&o.Depth, defaultDepth)
+	if o.Command == 0 {
+		o.Command = MaxCommand
+	}
+	dur(&o.Watch, defaultWatch)
+	dur(&o.Deadline.ReadWrite, driver.ReadWriteDeadline)
+	dur(&o.Deadline.Flush, driver.FlushDeadline)
+	dur(&o.Deadline.Discard, driver.DiscardDeadline)
+	dur(&o.Deadline.Admin, adminDeadline)
+}
+
+// Validate tells every fault of the options at once, as ErrInvalid.
+func (o *Options) Validate() error {
+	var faults []string
+	want := func(ok bool, format string, args ...any) {
+		if !ok {
+			faults = append(faults, fmt.Sprintf(format, args...))
+		}
+	}
+	want(o.Queues >= 1 && o.Queues <= MaxQueuePairs, "Queues %d is not 1 to %d", o.Queues, MaxQueuePairs)
+	want(o.Depth >= 1 && o.Depth <= MaxDepth, "Depth %d is not 1 to %d", o.Depth, MaxDepth)
+	want(o.Command >= MinCommand && o.Command <= MaxCommand && base.IsAligned(o.Command, MinCommand),
+		"Command %d is not a multiple of %d from %d to %d", o.Command, MinCommand, MinCommand, MaxCommand)
+	for name, d := range map[string]time.Duration{"ReadWrite": o.Deadline.ReadWrite, "Flush": o.Deadline.Flush,
+		"Discard": o.Deadline.Discard, "Admin": o.Deadline.Admin} {
+		want(d > 0, "Deadline.%s %v is not positive", name, d)
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	return base.Errorf("open", "controller", base.ErrInvalid, "options: %q", faults)
+}

@@ -1,0 +1,147 @@
+package ctrl
+
+import (
+	"context"
+	"time"
+
+	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/driver/hw"
+	"github.com/ugds-store/ugds/driver/nvme"
+	"github.com/ugds-store/ugds/internal/base"
+)
+
+// checkEvery is after how many polls without a completion a poller looks at CSTS:
+// a register read takes about a microsecond.
+const checkEvery = 1024
+
+// PollBatch implements driver.Poller.
+func (d *Device) PollBatch(ctx context.Context, b *driver.Batch) error {
+	done := ctx.Done()
+	for empty := 0; !b.Ended(); {
+		if d.pollOnce() > 0 {
+			empty = 0
+			continue
+		}
+		if d.State() != driver.StateReady && !b.Ended() {
+			return driver.WaitDone{}.PollBatch(ctx, b) // the stop ends it
+		}
+		select {
+		case <-done:
+			return ctx.Err()
+		default:
+		}
+		if empty++; empty%checkEvery == 0 {
+			d.checkAlive()
+		}
+	}
+	return nil
+}
+
+// pollOnce reaps every queue once; without a completion it judges deadlines and
+// pauses. It tells how many commands ended.
+func (d *Device) pollOnce() (n int) {
+	now := d.hw.Now()
+	queues := *d.queues.Load()
+	due := hw.Forever
+	for _, q := range queues {
+		if !q.mu.TryLock() {
+			continue // someone else is at it
+		}
+		n += q.reap()
+		q.judge(now)
+		due = min(due, time.Duration(q.due.Load()))
+		q.mu.Unlock()
+	}
+	if n == 0 {
+		d.hw.Pause(due)
+	}
+	return n
+}
+
+// checkAlive isolates a controller that has failed or gone.
+func (d *Device) checkAlive() {
+	v, err := d.hw.Load32(nvme.RegCSTS)
+	if err == nil {
+		err = nvme.CSTS(v).Check()
+	}
+	if err == nil && !nvme.CSTS(v).Ready() {
+		err = base.Errorf("check", d.info.Target, base.ErrIsolated, "the controller is not ready any more: CSTS %#x", v)
+	}
+	if err != nil {
+		d.isolate(err)
+	}
+}
+
+// watch looks now and then, for requests that nobody waits for, for a controller
+// that fails while idle, and for events.
+func (d *Device) watch() {
+	t := time.NewTicker(d.opts.Watch)
+	defer t.Stop()
+	for {
+		select {
+		case <-d.quit:
+			return
+		case <-t.C:
+		}
+		if d.State() != driver.StateReady {
+			continue
+		}
+		d.checkAlive()
+		if d.inFlight.Load() > 0 {
+			d.pollOnce()
+		}
+		d.takeEvents()
+	}
+}
+
+// takeEvents handles the asynchronous events that have come. Only the watcher
+// calls it, and never while the controller is being brought up.
+func (d *Device) takeEvents() {
+	if !d.tryCtl() {
+		return // a Reset or Close owns the admin queue
+	}
+	defer func() { <-d.ctl }()
+	q := d.adminQ.Load()
+	if q == nil || d.State() != driver.StateReady {
+		return
+	}
+	q.mu.Lock()
+	q.reap()
+	q.mu.Unlock()
+	for _, w := range d.aers {
+		if w.done.Load() && w.err == nil && w.status.OK() {
+			d.event(nvme.AsyncEvent(w.dw0))
+		}
+	}
+	for _, w := range d.aers {
+		if w.done.Load() && !w.status.OK() {
+			return // the controller takes no more requests
+		}
+	}
+	_ = d.requestEvents() // a dead queue is isolated already
+}
+
+func (d *Device) tryCtl() bool {
+	select {
+	case d.ctl <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+// event acts on one event: reading its log page lets the controller report the
+// next (Base 5.1.2).
+func (d *Device) event(e nvme.AsyncEvent) {
+	ctx, cancel := context.WithTimeout(context.Background(), adminDeadline)
+	defer cancel()
+	size := map[uint8]uint32{nvme.LogError: 64, nvme.LogSMART: 512, nvme.LogFirmware: 512, nvme.LogChangedNamespaces: 4096}[e.LogPage()]
+	if size != 0 {
+		var c nvme.Command
+		c.SetGetLogPage(e.LogPage(), nvme.NSIDAll, size, 0, false)
+		_ = d.fetch(ctx, &c, int64(size), func([]byte) error { return nil })
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.warning = e.String()
+}

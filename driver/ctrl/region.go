@@ -1,0 +1,157 @@
+package ctrl
+
+import (
+	"sort"
+
+	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/driver/hw"
+	"github.com/ugds-store/ugds/driver/nvme"
+	"github.com/ugds-store/ugds/internal/base"
+)
+
+// attached is what the device keeps for a region: where its bytes are on the bus.
+type attached struct {
+	region  *driver.Region
+	mapping hw.Mapping
+	segs    []nvme.Seg
+	ends    []uint64 // offset in the region after each segment
+	aligned bool     // the first byte is aligned as Info.MemAlign says
+}
+
+// Attach implements driver.Device. A region that was not attached is, by its first
+// request, and stays so until Detach or its Close.
+func (d *Device) Attach(r *driver.Region) error {
+	_, err := d.attach(r)
+	return err
+}
+
+func (d *Device) attach(r *driver.Region) (*attached, error) {
+	d.attachMu.Lock()
+	defer d.attachMu.Unlock()
+	if r.Closed() {
+		return nil, base.Errorf("attach", r.String(), base.ErrClosed, "the region is closed")
+	}
+	if s := d.State(); s == driver.StateClosed || s == driver.StateRemoved {
+		return nil, d.refusal("attach to")
+	}
+	if a, ok := r.Handle(d).(*attached); ok {
+		return a, nil
+	}
+	m, err := d.mapRegion(r)
+	if err != nil {
+		return nil, base.Wrap("attach", r.String(), err)
+	}
+	a := &attached{region: r, mapping: m}
+	var end uint64
+	for _, s := range m.Segments() {
+		end += s.Len
+		a.segs = append(a.segs, nvme.Seg(s))
+		a.ends = append(a.ends, end)
+	}
+	a.aligned = a.segs[0].Addr%uint64(d.info.MemAlign) == 0
+	d.regions[r.ID()] = a
+	r.SetHandle(d, a)
+	return a, nil
+}
+
+func (d *Device) mapRegion(r *driver.Region) (hw.Mapping, error) {
+	if mem := r.CPU(); mem != nil {
+		return d.hw.Map(mem)
+	}
+	return d.hw.MapFD(r.FD(), 0, r.Size())
+}
+
+// Detach implements driver.Device.
+func (d *Device) Detach(r *driver.Region) error {
+	d.attachMu.Lock()
+	defer d.attachMu.Unlock()
+	a := d.regions[r.ID()] // a region that is being closed has no handle any more
+	if a == nil {
+		return nil
+	}
+	if n := r.InFlight(); n > 0 {
+		return base.Errorf("detach", r.String(), base.ErrBusy, "%d requests in flight", n)
+	}
+	r.SetHandle(d, nil)
+	if n := r.InFlight(); n > 0 { // held before the handle went: it may be in use
+		r.SetHandle(d, a)
+		return base.Errorf("detach", r.String(), base.ErrBusy, "%d requests in flight", n)
+	}
+	delete(d.regions, r.ID())
+	return base.Wrap("detach", r.String(), a.mapping.Unmap())
+}
+
+// handle is what the device keeps for a region that a request holds.
+func (d *Device) handle(r *driver.Region) *attached {
+	if a, ok := r.Handle(d).(*attached); ok {
+		return a
+	}
+	d.attachMu.Lock() // a Detach that will be refused has it for an instant
+	defer d.attachMu.Unlock()
+	return r.Handle(d).(*attached)
+}
+
+// detachAll forgets every region. Nothing is in flight.
+func (d *Device) detachAll() {
+	d.attachMu.Lock()
+	defer d.attachMu.Unlock()
+	for id, a := range d.regions {
+		a.region.SetHandle(d, nil)
+		_ = a.mapping.Unmap() // the device is stopped and about to be closed
+		delete(d.regions, id)
+	}
+}
+
+// cursor walks the memory of a request.
+type cursor struct {
+	segs []driver.Seg
+	i    int   // segment
+	off  int64 // bytes into it
+}
+
+// gather appends the bus memory of the next n bytes to out, without moving the
+// cursor. Pieces that are adjacent on the bus are merged.
+func (c *cursor) gather(d *Device, n int64, out []nvme.Seg) []nvme.Seg {
+	for i, off := c.i, c.off; n > 0; i, off = i+1, 0 {
+		s := &c.segs[i]
+		take := min(s.Len-off, n)
+		if take == 0 {
+			continue
+		}
+		a := d.handle(s.Region)
+		out = a.append(uint64(s.Off+off), uint64(take), out)
+		n -= take
+	}
+	return out
+}
+
+// advance moves the cursor by n bytes.
+func (c *cursor) advance(n int64) {
+	for n > 0 {
+		take := min(c.segs[c.i].Len-c.off, n)
+		n -= take
+		if c.off += take; c.off == c.segs[c.i].Len {
+			c.i, c.off = c.i+1, 0
+		}
+	}
+}
+
+// append adds the bus memory of [off, off+n) of the region.
+func (a *attached) append(off, n uint64, out []nvme.Seg) []nvme.Seg {
+	i := 0
+	if len(a.segs) > 1 {
+		i = sort.Search(len(a.ends), func(i int) bool { return a.ends[i] > off })
+	}
+	for ; n > 0; i++ {
+		s := a.segs[i]
+		skip := off - (a.ends[i] - s.Len)
+		s = nvme.Seg{Addr: s.Addr + skip, Len: min(s.Len-skip, n)}
+		if k := len(out) - 1; k >= 0 && out[k].Addr+out[k].Len == s.Addr {
+			out[k].Len += s.Len
+		} else {
+			out = append(out, s)
+		}
+		off, n = off+s.Len, n-s.Len
+	}
+	return out
+}
