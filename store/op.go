@@ -161,6 +161,8 @@ func (s *Store) enqueue(o *op, next version, stamps []stamp) error {
 	s.q.mu.Lock()
 	o.next, o.stamps = next, stamps // under sh.mu: readers find the operation in sh.busy
 	err := s.enqueueLocked(o)
+	// A relaxed operation that joins others finds the committer's timer running.
+	due := s.q.urgent || len(s.q.ops) == 1
 	s.q.mu.Unlock()
 	o.sh.mu.Unlock()
 	if err != nil {
@@ -172,7 +174,9 @@ func (s *Store) enqueue(o *op, next version, stamps []stamp) error {
 	if mutant.On(mutant.DiscardBeforeDelete) {
 		s.discardExtents(o.old.exts)
 	}
-	s.wake()
+	if due {
+		s.wake()
+	}
 	return nil
 }
 
