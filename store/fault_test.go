@@ -244,7 +244,7 @@ func TestMetadataDiskFull(t *testing.T) {
 		}
 	}
 	all("full")
-	if err := b.ns.Put(bg, []byte("more"), nil, store.PutOptions{}); !errors.Is(err, store.ErrReadOnly) {
+	if err := b.ns.Put(bg, []byte("more"), nil, store.PutOptions{}); !errors.Is(err, store.ErrReadOnly) || errors.Is(err, store.ErrUnknown) {
 		t.Errorf("put after that: %v, want ErrReadOnly", err)
 	}
 	_ = b.s.Close(bg)

@@ -140,12 +140,28 @@ func (s *Store) ReadOnly() error {
 
 // setReadOnly turns the store read-only; the first reason stays.
 func (s *Store) setReadOnly(cause error) {
-	if !errors.Is(cause, ErrReadOnly) {
-		cause = base.Errorf("change", "store", ErrReadOnly, "%w", cause)
+	err := cause
+	if !errors.Is(cause, ErrReadOnly) || errors.Is(cause, ErrUnknown) {
+		err = &readOnlyError{cause: cause.Error(), full: errors.Is(cause, ErrMetaFull)}
 	}
-	if s.roErr.CompareAndSwap(nil, &cause) {
-		s.events.emit(Event{Kind: EventReadOnly, Err: cause})
+	if s.roErr.CompareAndSwap(nil, &err) {
+		s.events.emit(Event{Kind: EventReadOnly, Err: err})
 	}
+}
+
+// readOnlyError is why a store takes no changes any more. It keeps the text of
+// the cause and not its class: what failed may have an unknown outcome, what is
+// refused because of it has not.
+type readOnlyError struct {
+	cause string
+	full  bool
+}
+
+func (e *readOnlyError) Error() string { return "change store: read-only: " + e.cause }
+
+// Is matches ErrReadOnly, and ErrMetaFull when a full disk is the reason.
+func (e *readOnlyError) Is(class error) bool {
+	return class == ErrReadOnly || e.full && class == ErrMetaFull
 }
 
 // wake tells the committer to look.
