@@ -48,7 +48,9 @@ type Sim struct {
 	cqs      map[uint16]*cq
 	next     int // the queue after the one that was served last
 	ops      opHeap
-	waiting  []*op // due while held
+	waiting  []*op    // due while held
+	spare    []*op    // ended, to be used again
+	views    [][]byte // the memory of the command being executed
 	seq      uint64
 	dies     [dies]time.Duration
 	link     link

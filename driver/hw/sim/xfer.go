@@ -7,7 +7,8 @@ import "github.com/ugds-store/ugds/driver/nvme"
 const maxDescriptors = 1 << 18
 
 // pieces resolves the data pointer of a command for total bytes, by the book. The
-// pieces are views of memory of the process, each inside one bus page.
+// pieces are views of memory of the process, each inside one bus page; they are
+// good until the next call.
 func (s *Sim) pieces(o *op, total uint64) ([][]byte, nvme.Status) {
 	if total == 0 {
 		return nil, 0
@@ -18,7 +19,11 @@ func (s *Sim) pieces(o *op, total uint64) ([][]byte, nvme.Status) {
 	}
 	switch c.PSDT() {
 	case nvme.PSDTPRP:
-		return s.walkPRP(o, total)
+		out, st := s.walkPRP(o, total)
+		if out != nil {
+			s.views = out[:0]
+		}
+		return out, st
 	case nvme.PSDTSGL, nvme.PSDTSGLSegment:
 		if o.sq.id == 0 || !s.cfg.Identify.SGL().Supported {
 			return nil, s.refuse(o, nvme.StatusInvalidField, "an SGL that is not supported here (Base 4.1.1)")
@@ -34,7 +39,7 @@ func (s *Sim) refuse(o *op, status nvme.Status, format string, args ...any) nvme
 	return status | nvme.StatusDNR
 }
 
-// reach appends the views of n bytes at a bus address.
+// view appends the views of n bytes at a bus address.
 func (s *Sim) view(o *op, out [][]byte, addr, n uint64) ([][]byte, nvme.Status) {
 	for n > 0 {
 		m := s.bus.view(addr, n)
@@ -64,7 +69,7 @@ func (s *Sim) walkPRP(o *op, total uint64) ([][]byte, nvme.Status) {
 		return nil, s.refuse(o, nvme.StatusPRPOffset, "PRP1 %#x is not aligned to a doubleword", first)
 	}
 	n := min(total, page-first%page)
-	out, st := s.view(o, nil, first, n)
+	out, st := s.view(o, s.views[:0], first, n)
 	left := total - n
 	second := o.cmd.PRP2.Get()
 	if st != 0 || left == 0 {
