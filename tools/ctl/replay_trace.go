@@ -1,0 +1,64 @@
+package ctl
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+
+	"github.com/ugds-store/ugds/internal/base"
+)
+
+// maxTraceLine is the longest line of a trace, bytes.
+const maxTraceLine = 64 * base.MiB
+
+// traceRequest is a line of a trace.
+type traceRequest struct {
+	Timestamp float64  `json:"timestamp"` // ms
+	IDs       []uint64 `json:"hash_ids"`
+}
+
+// trace reads requests, one JSON object a line, without ever holding more than
+// one of them.
+type trace struct {
+	name string
+	sc   *bufio.Scanner
+	line int
+}
+
+func newTrace(name string, r io.Reader) *trace {
+	sc := bufio.NewScanner(r)
+	sc.Buffer(nil, maxTraceLine)
+	return &trace{name: name, sc: sc}
+}
+
+// next gives the next request, io.EOF after the last.
+func (t *trace) next() (*traceRequest, error) {
+	for t.sc.Scan() {
+		if t.sc.Err() != nil { // what was read of the last line before it failed
+			break
+		}
+		t.line++
+		b := bytes.TrimSpace(t.sc.Bytes())
+		if len(b) == 0 {
+			continue
+		}
+		r := &traceRequest{Timestamp: -1}
+		if err := json.Unmarshal(b, r); err != nil {
+			return nil, base.Errorf("replay", t.name, base.ErrInvalid, "line %d: %w", t.line, err)
+		}
+		if r.IDs == nil || r.Timestamp < 0 {
+			return nil, base.Errorf("replay", t.name, base.ErrInvalid,
+				"line %d: a request has a timestamp, in ms, and hash_ids", t.line)
+		}
+		return r, nil
+	}
+	switch err := t.sc.Err(); {
+	case errors.Is(err, bufio.ErrTooLong):
+		return nil, base.Errorf("replay", t.name, base.ErrInvalid, "line %d is longer than %s", t.line+1, base.FormatBytes(maxTraceLine))
+	case err != nil:
+		return nil, base.Wrap("replay", t.name, pathCause(err))
+	}
+	return nil, io.EOF
+}
