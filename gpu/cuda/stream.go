@@ -1,0 +1,242 @@
+package cuda
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/ugds-store/ugds/gpu"
+	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/dl"
+)
+
+// stream is a CUstream, ours or the caller's, with a cell for its ticks.
+type stream struct {
+	d      *device
+	ctx    uintptr
+	handle uintptr
+	ours   bool
+	ticks  uint64
+	cell   cell
+	passed *atomic.Uint64
+	closed atomic.Bool
+}
+
+// NewStream is cuStreamCreate with CU_STREAM_NON_BLOCKING.
+func (d *device) NewStream() (gpu.Stream, error) {
+	ctx, err := d.primary()
+	if err != nil {
+		return nil, err
+	}
+	f := dl.NewFrame()
+	defer f.Done()
+	h := f.Word(0)
+	err = d.b.with(ctx, func() error { return d.b.do("make stream of", d.object, cuStreamCreate, h.Addr, streamNonBlocking) })
+	if err != nil {
+		return nil, err
+	}
+	return d.newStream(ctx, uintptr(h.Uint64()), true)
+}
+
+// WrapStream takes a CUstream of the caller; its context is the stream's own.
+func (d *device) WrapStream(handle uintptr) (gpu.Stream, error) {
+	ctx, err := d.primary()
+	if err != nil {
+		return nil, err
+	}
+	if handle > 2 && d.b.lib.Has(cuStreamGetCtx) { // 0 to 2 name default streams
+		f := dl.NewFrame()
+		defer f.Done()
+		own := f.Word(0)
+		err = d.b.with(ctx, func() error { return d.b.do("wrap stream of", d.object, cuStreamGetCtx, handle, own.Addr) })
+		if err != nil {
+			return nil, err
+		}
+		ctx = uintptr(own.Uint64())
+	}
+	return d.newStream(ctx, handle, false)
+}
+
+func (d *device) newStream(ctx, handle uintptr, ours bool) (*stream, error) {
+	s := &stream{d: d, ctx: ctx, handle: handle, ours: ours}
+	var err error
+	if s.cell, err = d.cells.take(d); err != nil {
+		return nil, err
+	}
+	s.passed = dl.Cell(s.cell.page.Bytes(), s.cell.off)
+	s.passed.Store(0)
+	return s, nil
+}
+
+func (s *stream) Handle() uintptr { return s.handle }
+
+func (s *stream) do(op string, sym int, args ...uintptr) error {
+	return s.d.b.do(op, s.d.object, sym, args...)
+}
+
+// Copy is cuMemcpyHtoDAsync_v2 and cuMemcpyDtoHAsync_v2.
+func (s *stream) Copy(list ...gpu.Copy) error {
+	return s.d.b.with(s.ctx, func() error {
+		for i := range list {
+			c := &list[i]
+			if len(c.Host) == 0 {
+				continue
+			}
+			host, n := dl.Addr(c.Host), uintptr(len(c.Host))
+			var err error
+			if c.ToHost {
+				err = s.do("copy from", cuMemcpyDtoHAsync, host, uintptr(c.Dev), n, s.handle)
+			} else {
+				err = s.do("copy to", cuMemcpyHtoDAsync, uintptr(c.Dev), host, n, s.handle)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// WriteCell is cuStreamWriteValue64_v2.
+func (s *stream) WriteCell(p gpu.Ptr, v uint64) error {
+	return s.d.b.with(s.ctx, func() error {
+		return s.do("write cell by", cuStreamWriteValue64, s.handle, uintptr(p), uintptr(v), 0)
+	})
+}
+
+// AwaitCell is cuStreamWaitValue64_v2 with CU_STREAM_WAIT_VALUE_GEQ.
+func (s *stream) AwaitCell(p gpu.Ptr, v uint64) error {
+	return s.d.b.with(s.ctx, func() error {
+		return s.do("await cell by", cuStreamWaitValue64, s.handle, uintptr(p), uintptr(v), waitValueGEQ)
+	})
+}
+
+// Call is cuLaunchHostFunc.
+func (s *stream) Call(fn func()) error {
+	call, arg, cancel, err := dl.Once(s.d.b.link, fn)
+	if err != nil {
+		return err
+	}
+	err = s.d.b.with(s.ctx, func() error { return s.do("call from", cuLaunchHostFunc, s.handle, call, arg) })
+	if err != nil {
+		cancel()
+	}
+	return err
+}
+
+// Tick lets the stream store its number into a cell, or, where streams cannot,
+// has a host function do it.
+func (s *stream) Tick() (uint64, error) {
+	n := s.ticks + 1
+	var err error
+	if s.d.info.MemOps {
+		err = s.WriteCell(s.cell.page.Ptr()+gpu.Ptr(s.cell.off), n)
+	} else {
+		err = s.Call(func() { s.passed.Store(n) })
+	}
+	if err != nil {
+		return 0, err
+	}
+	s.ticks = n
+	return n, nil
+}
+
+func (s *stream) Ticked() uint64 { return s.passed.Load() }
+
+func (s *stream) WaitTick(ctx context.Context, n uint64) error {
+	return gpu.WaitCell(ctx, s.passed, n, s.query)
+}
+
+// query is nil while the stream works, and the error that broke it otherwise.
+func (s *stream) query() error {
+	return s.d.b.with(s.ctx, func() error {
+		if code := s.d.b.code(cuStreamQuery, s.handle); code != 0 && code != errNotReady {
+			return s.d.b.fail("wait for", s.d.object, cuStreamQuery, code)
+		}
+		return nil
+	})
+}
+
+// Capturing is cuStreamIsCapturing.
+func (s *stream) Capturing() (bool, error) {
+	f := dl.NewFrame()
+	defer f.Done()
+	status := f.Word(0)
+	err := s.d.b.with(s.ctx, func() error { return s.do("look at stream of", cuStreamIsCapturing, s.handle, status.Addr) })
+	return status.Uint32() == captureActive, err
+}
+
+// Close waits for the work (cuStreamSynchronize) and ends a stream of ours.
+func (s *stream) Close() error {
+	if s.closed.Swap(true) {
+		return nil
+	}
+	err := s.d.b.with(s.ctx, func() error {
+		err := s.do("end stream of", cuStreamSynchronize, s.handle)
+		if s.ours {
+			if e := s.do("end stream of", cuStreamDestroy, s.handle); err == nil {
+				err = e
+			}
+		}
+		return err
+	})
+	if err == nil {
+		s.d.cells.put(s.cell) // after an error the GPU may still store into it
+	}
+	return err
+}
+
+// event is a CUevent without timing.
+type event struct {
+	d      *device
+	handle uintptr
+	closed atomic.Bool
+}
+
+// NewEvent is cuEventCreate with CU_EVENT_DISABLE_TIMING.
+func (d *device) NewEvent() (gpu.Event, error) {
+	f := dl.NewFrame()
+	defer f.Done()
+	h := f.Word(0)
+	err := d.use(func() error { return d.b.do("make event of", d.object, cuEventCreate, h.Addr, eventNoTiming) })
+	if err != nil {
+		return nil, err
+	}
+	return &event{d: d, handle: uintptr(h.Uint64())}, nil
+}
+
+func (e *event) Done() (done bool, err error) {
+	err = e.d.use(func() error {
+		switch code := e.d.b.code(cuEventQuery, e.handle); code {
+		case 0:
+			done = true
+		case errNotReady:
+		default:
+			return e.d.b.fail("look at event of", e.d.object, cuEventQuery, code)
+		}
+		return nil
+	})
+	return done, err
+}
+
+func (e *event) Close() error {
+	if e.closed.Swap(true) {
+		return nil
+	}
+	return e.d.use(func() error { return e.d.b.do("end event of", e.d.object, cuEventDestroy, e.handle) })
+}
+
+func (s *stream) Record(e gpu.Event) error {
+	ev, ok := e.(*event)
+	if !ok {
+		return base.Errorf("record", "event", base.ErrInvalid, "an event of another backend")
+	}
+	return s.d.b.with(s.ctx, func() error { return s.do("record event of", cuEventRecord, ev.handle, s.handle) })
+}
+
+func (s *stream) Await(e gpu.Event) error {
+	ev, ok := e.(*event)
+	if !ok {
+		return base.Errorf("await", "event", base.ErrInvalid, "an event of another backend")
+	}
+	return s.d.b.with(s.ctx, func() error { return s.do("await event of", cuStreamWaitEvent, s.handle, ev.handle, 0) })
+}
