@@ -15,7 +15,7 @@ import (
 )
 
 func benchCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
-	o := ctl.BenchOptions{TempDir: os.TempDir(), Exec: execSelf, Bytes: ctl.BenchDefaultBytes}
+	o := ctl.BenchOptions{TempDir: os.TempDir(), Exec: execSelf("bench-case"), ExecScale: execSelf("bench-scale"), Bytes: ctl.BenchDefaultBytes}
 	cmd := &cobra.Command{
 		Use:   "bench [--suite NAME | --op OP]",
 		Short: "measure the store beside what it is built on",
@@ -31,7 +31,8 @@ It works in a temporary directory, or in --dir, and removes what it made. With
 Ratios are throughput divided by throughput. docs/performance.md explains them.`,
 		Example: `  ugdsctl bench --bytes 16MiB --rounds 1
   ugdsctl bench --op put,get --size 64KiB,1MiB --callers 1,8 --against raw,files --bytes 16MiB --rounds 1
-  ugdsctl bench --suite gates --rounds 10 --html bench.html`,
+  ugdsctl bench --suite gates --rounds 10 --html bench.html
+  ugdsctl bench --scale 100000,1000000`,
 		Args: args(0, 0, "none"),
 		RunE: func(cmd *cobra.Command, _ []string) error { return ctl.Bench(cmd.Context(), e, t, o) },
 	}
@@ -52,6 +53,7 @@ Ratios are throughput divided by throughput. docs/performance.md explains them.`
 	f.IntVar(&o.Rounds, "rounds", ctl.BenchDefaultRounds, "processes of each contestant; from 10 on the best ones are compared")
 	f.Uint64Var(&o.Seed, "seed", 1, "make keys and values from seed `N`")
 	f.StringVar(&o.HTML, "html", "", "write a page with plots to `FILE`")
+	f.IntSliceVar(&o.Scale, "scale", nil, "measure opens, memory and lookups with these `NUMBERS` of objects instead")
 	f.BoolVar(&o.Keep, "keep", false, "leave the files for a look")
 	return cmd
 }
@@ -66,15 +68,33 @@ func benchCaseCmd(e *ctl.Env) *cobra.Command {
 	}
 }
 
-// execSelf measures one case in a new process.
-func execSelf(ctx context.Context, in []byte) ([]byte, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
+func benchScaleCmd(e *ctl.Env) *cobra.Command {
+	return &cobra.Command{
+		Use:    "bench-scale",
+		Short:  "one step of bench --scale",
+		Hidden: true,
+		Args:   args(0, 0, "none"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			die, err := ctl.BenchScaleStep(cmd.Context(), e)
+			if die && err == nil {
+				err = ctl.Die()
+			}
+			return err
+		},
 	}
-	c := exec.CommandContext(ctx, self, "bench-case")
-	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
-	c.WaitDelay = time.Minute
-	c.Stdin, c.Stderr = bytes.NewReader(in), os.Stderr
-	return c.Output()
+}
+
+// execSelf runs a hidden verb of this program in a new process.
+func execSelf(verb string) func(context.Context, []byte) ([]byte, error) {
+	return func(ctx context.Context, in []byte) ([]byte, error) {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, err
+		}
+		c := exec.CommandContext(ctx, self, verb)
+		c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
+		c.WaitDelay = time.Minute
+		c.Stdin, c.Stderr = bytes.NewReader(in), os.Stderr
+		return c.Output()
+	}
 }

@@ -82,7 +82,7 @@ found, 4 exists already, 5 the store is in use. fsck has its own.`,
 	root.AddCommand(
 		demoCmd(env, t), demoVerifyCmd(env, t), formatCmd(env, t), putCmd(env, t), getCmd(env, t), rmCmd(env, t),
 		lsCmd(env, t), statCmd(env, t), fsckCmd(env, t), versionCmd(env),
-		benchCmd(env, t), benchCaseCmd(env), replayCmd(env, t),
+		benchCmd(env, t), benchCaseCmd(env), benchScaleCmd(env), replayCmd(env, t),
 	)
 	return root
 }

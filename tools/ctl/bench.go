@@ -32,8 +32,10 @@ type BenchOptions struct {
 	Seed    uint64
 	HTML    string // write a page with plots there
 	Keep    bool   // leave the files in Dir
-	// Exec measures one case in a process of its own.
-	Exec func(ctx context.Context, c []byte) ([]byte, error)
+	Scale   []int  // measure opening and looking up with these numbers of objects instead
+	// Exec measures one case in a process of its own, ExecScale one step of a
+	// scale run.
+	Exec, ExecScale func(ctx context.Context, c []byte) ([]byte, error)
 }
 
 // Defaults of BenchOptions.
@@ -70,6 +72,9 @@ func BenchCase(ctx context.Context, e *Env) error {
 }
 
 func runBench(ctx context.Context, e *Env, t *Target, o BenchOptions) (err error) {
+	if len(o.Scale) > 0 {
+		return benchScale(ctx, e, &o)
+	}
 	plan := bench.Plan{Rounds: o.Rounds, Seed: o.Seed}
 	if plan.Groups, err = benchGroups(&o); err != nil {
 		return err
