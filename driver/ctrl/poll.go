@@ -60,6 +60,13 @@ func (d *Device) pollOnce() (n int) {
 
 // checkAlive isolates a controller that has failed or gone.
 func (d *Device) checkAlive() {
+	if err := d.alive(); err != nil {
+		d.isolate(err)
+	}
+}
+
+// alive asks the controller for its status.
+func (d *Device) alive() error {
 	v, err := d.hw.Load32(nvme.RegCSTS)
 	if err == nil {
 		err = nvme.CSTS(v).Check()
@@ -67,9 +74,7 @@ func (d *Device) checkAlive() {
 	if err == nil && !nvme.CSTS(v).Ready() {
 		err = base.Errorf("check", d.info.Target, base.ErrIsolated, "the controller is not ready any more: CSTS %#x", v)
 	}
-	if err != nil {
-		d.isolate(err)
-	}
+	return err
 }
 
 // watch looks now and then, for requests that nobody waits for, for a controller
@@ -106,8 +111,11 @@ func (d *Device) takeEvents() {
 		return
 	}
 	q.mu.Lock()
-	q.reap()
+	n := q.reap()
 	q.mu.Unlock()
+	if n == 0 {
+		d.hw.Pause(d.hw.Now())
+	}
 	for _, w := range d.aers {
 		if w.done.Load() && w.err == nil && w.status.OK() {
 			d.event(nvme.AsyncEvent(w.dw0))

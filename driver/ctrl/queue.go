@@ -28,7 +28,8 @@ type slot struct {
 	off, n int64        // which bytes of the request
 	load   int64        // payload that it counts as in flight
 	due    time.Duration
-	again  time.Duration // when it is sent again; 0 while it is on the device
+	parked bool // not on the device: it is sent again at the time again
+	again  time.Duration
 }
 
 // queue is a submission and a completion queue of the same size.
@@ -118,7 +119,7 @@ func (q *queue) take() *slot {
 	q.free = q.free[:len(q.free)-1]
 	s := &q.slots[i]
 	q.renew(s)
-	s.live, s.tries, s.again = true, 0, 0
+	s.live, s.tries, s.parked = true, 0, false
 	return s
 }
 
@@ -220,7 +221,7 @@ func (q *queue) accept(cid, sqid, sqhd uint16) (*slot, error) {
 	switch {
 	case sqid != q.id:
 		return nil, bad("a completion in queue %d names submission queue %d", q.id, sqid)
-	case int(i) >= len(q.slots) || !q.slots[i].live || q.slots[i].cid != cid || q.slots[i].again != 0:
+	case int(i) >= len(q.slots) || !q.slots[i].live || q.slots[i].cid != cid || q.slots[i].parked:
 		return nil, bad("queue %d: command identifier %d is not in flight", q.id, cid)
 	case uint32(sqhd) >= q.size || (uint32(sqhd)+q.size-q.head)%q.size > (q.rung+q.size-q.head)%q.size:
 		return nil, bad("queue %d: head %d is not between %d and %d of %d", q.id, sqhd, q.head, q.rung, q.size)
@@ -240,7 +241,7 @@ func (q *queue) complete(s *slot, status nvme.Status, dw0 uint32) {
 	}
 	if !status.OK() && status.Retry() && s.tries < maxTries && s.cmd.OPC != nvme.OpFlush {
 		delay := time.Duration(q.dev.id.RetryDelayMs(status.CRD())) * time.Millisecond
-		s.again = max(q.dev.hw.Now()+delay, 1)
+		s.parked, s.again = true, q.dev.hw.Now()+delay
 		q.parked++
 		q.due.Store(min(q.due.Load(), int64(s.again)))
 		return
@@ -256,11 +257,11 @@ func (q *queue) resend() {
 	now := q.dev.hw.Now()
 	for i := range q.slots {
 		s := &q.slots[i]
-		if !s.live || s.again == 0 || s.again > now || (q.tail+1)%q.size == q.head {
+		if !s.live || !s.parked || s.again > now || (q.tail+1)%q.size == q.head {
 			continue
 		}
 		q.renew(s)
-		s.again = 0
+		s.parked = false
 		q.parked--
 		q.put(s, q.dev.opts.Deadline.ReadWrite)
 	}
@@ -280,16 +281,28 @@ func (q *queue) judge(now time.Duration) {
 			continue
 		}
 		at := s.due
-		if s.again != 0 {
+		if s.parked {
 			at = s.again
 		} else if s.due <= now {
-			q.dev.isolate(base.Errorf(s.cmd.OPC.Name(q.id == 0), q.dev.info.Target, base.ErrTimeout,
-				"no completion within its deadline, command %d of queue %d", s.cid, q.id))
+			q.late(s)
 			return
 		}
 		first = min(first, at)
 	}
 	q.due.Store(int64(first))
+}
+
+// late isolates the controller because of a command that has not ended in time,
+// and asks it whether it is still there.
+func (q *queue) late(s *slot) {
+	d := q.dev
+	err := base.Errorf(s.cmd.OPC.Name(q.id == 0), d.info.Target, base.ErrTimeout,
+		"no completion within its deadline, command %d of queue %d", s.cid, q.id)
+	if why := d.alive(); why != nil {
+		err = base.Errorf(s.cmd.OPC.Name(q.id == 0), d.info.Target, base.ErrTimeout,
+			"no completion within its deadline, command %d of queue %d: %w", s.cid, q.id, why)
+	}
+	d.isolate(err)
 }
 
 // kill stops all work on the queue; its commands stay in flight.

@@ -162,6 +162,9 @@ func (d *Device) quiesce() (removed bool, err error) {
 
 // lockCtl takes the right to Reset or Close.
 func (d *Device) lockCtl(ctx context.Context, what string) error {
+	if d.tryCtl() { // even when ctx has ended
+		return nil
+	}
 	select {
 	case d.ctl <- struct{}{}:
 		return nil

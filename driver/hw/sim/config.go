@@ -63,6 +63,8 @@ type Config struct {
 	Vectors        int    // MSI-X vectors
 	MaxQueues      uint32 // I/O queues of each kind that the controller has
 	Grant          uint32 // what Number of Queues answers, if not 0
+	Eager          bool   // commands are fetched in the instant of the doorbell
+	FetchBurst     int    // at most that many commands are fetched in a step; 0 is all
 	FixedPages     int    // pages of 4 KiB in a row on the bus within mapped memory; 0 is 1
 
 	ReadyDelay    time.Duration // from EN = 1 to RDY = 1

@@ -34,6 +34,15 @@ type cq struct {
 	queues    int          // submission queues that use it
 	flying    int          // commands of theirs that have not ended
 	full      []completion // could not be posted
+	echoes    []echo
+}
+
+// echo is a completion that comes a second time, after some others.
+type echo struct {
+	o     op
+	dw0   uint32
+	st    nvme.Status
+	after int
 }
 
 type completion struct {
@@ -121,6 +130,9 @@ func (s *Sim) ring(off uint64, v uint32) {
 	}
 	if n%2 == 0 {
 		s.ringSQ(off, id, v)
+		if s.cfg.Eager {
+			s.fetch()
+		}
 	} else {
 		s.ringCQ(off, id, v)
 	}
@@ -182,7 +194,7 @@ func (s *Sim) fetch() bool {
 		return false
 	}
 	did := false
-	for idle := 0; idle < len(s.sqs) && len(s.sqs) > 0; {
+	for idle, n := 0, 0; idle < len(s.sqs) && len(s.sqs) > 0 && (n < s.cfg.FetchBurst || s.cfg.FetchBurst == 0); {
 		s.next %= len(s.sqs)
 		q := s.sqs[s.next]
 		s.next++
@@ -190,7 +202,7 @@ func (s *Sim) fetch() bool {
 			idle++
 			continue
 		}
-		idle, did = 0, true
+		idle, did, n = 0, true, n+1
 		s.fetchOne(q)
 		if !s.csts.Ready() || s.removed {
 			break
@@ -336,7 +348,8 @@ func (s *Sim) end(o *op, dw0 uint32, status nvme.Status) {
 	}
 	switch o.fault.Kind {
 	case FaultDuplicate:
-		s.post(o.sq.cq, c)
+		q := o.sq.cq
+		q.echoes = append(q.echoes, echo{*o, dw0, status, 1 + s.rnd.IntN(6)})
 	case FaultWrongSQID:
 		c.entry.SQID.Set(o.sq.id + 1)
 	case FaultWildSQHD:
@@ -384,6 +397,26 @@ func (s *Sim) post(q *cq, c completion) {
 	if q.interrupt {
 		s.raise(q.vector)
 	}
+	for i := range q.echoes {
+		q.echoes[i].after--
+	}
+}
+
+// echo posts the completions whose second time has come; with all, those of which
+// nothing else will come first.
+func (s *Sim) echo(all bool) bool {
+	did := false
+	for _, sq := range s.sqs {
+		q := sq.cq
+		for i := 0; i < len(q.echoes); i++ {
+			if e := q.echoes[i]; (e.after <= 0 || all) && s.running() && s.findSQ(e.o.sq.id) != nil {
+				q.echoes = append(q.echoes[:i:i], q.echoes[i+1:]...)
+				s.post(q, s.completion(&e.o, e.dw0, e.st))
+				i, did = -1, true
+			}
+		}
+	}
+	return did
 }
 
 // landLate is what a controller may still do before it is confirmed stopped: each

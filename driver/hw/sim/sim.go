@@ -338,7 +338,8 @@ func (s *Sim) step(until time.Duration) bool {
 func (s *Sim) work() bool {
 	did := s.transitions()
 	did = s.fetch() || did
-	return s.run() || did
+	did = s.run() || did
+	return s.echo(!did) || did
 }
 
 // upcoming is when something is due next.
@@ -353,7 +354,7 @@ func (s *Sim) upcoming() time.Duration {
 	if s.deafUntil > s.now {
 		t = min(t, s.deafUntil)
 	}
-	if len(s.ops) > 0 {
+	if len(s.ops) > 0 && s.running() { // or they never end
 		t = min(t, s.ops[0].at)
 	}
 	return t

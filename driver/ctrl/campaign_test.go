@@ -1,0 +1,244 @@
+package ctrl_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"flag"
+	"hash/crc32"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/driver/ctrl"
+	"github.com/ugds-store/ugds/driver/hw/sim"
+	"github.com/ugds-store/ugds/driver/nvme"
+	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/dma"
+	"github.com/ugds-store/ugds/internal/testenv"
+)
+
+// campaignCommands is how many commands the fault campaign sends; the long form
+// has a million.
+var campaignCommands = flag.Int64("campaign", 30000, "commands of the fault campaign")
+
+// campaign is a random workload against a failing controller, with a copy of what
+// every block may hold.
+type campaign struct {
+	t     *testing.T
+	rnd   *rand.Rand
+	s     *sim.Sim
+	d     *ctrl.Device
+	block int64
+	// holds lists the versions that a block may hold: one, or several after writes
+	// that failed. Version 0 is all zeros.
+	holds   map[int64][]uint32
+	version uint32
+	memory  [2]*driver.Region // used in turns
+	sums    [2]uint32         // of the memory when its last batch had ended
+	used    [2]bool
+	resets  int
+}
+
+// campaignFaults are the kinds that the campaign draws from.
+var campaignFaults = []sim.Kind{sim.FaultLose, sim.FaultLoseCompletion, sim.FaultDuplicate, sim.FaultWrongSQID, sim.FaultWildSQHD,
+	sim.FaultUnknownCID, sim.FaultStatus, sim.FaultFatal, sim.FaultOnes, sim.FaultDelay}
+
+const (
+	campaignSpan   = 48 * base.MiB // of the device
+	campaignMemory = 8 * base.MiB  // of one batch
+)
+
+// fill writes the content of a block in a version.
+func (c *campaign) fill(p []byte, lba int64, version uint32) {
+	if version == 0 {
+		clear(p)
+		return
+	}
+	x := uint64(lba)*0x9e3779b97f4a7c15 ^ uint64(version)<<20 | 1
+	for i := 0; i < len(p); i += 8 {
+		x ^= x << 13
+		x ^= x >> 7
+		x ^= x << 17
+		binary.LittleEndian.PutUint64(p[i:], x)
+	}
+	binary.LittleEndian.PutUint32(p, version)
+}
+
+// check compares a block that was read with what it may hold, and remembers which
+// version it was: nothing may change it any more but a write.
+func (c *campaign) check(p []byte, lba int64, want []byte) {
+	c.t.Helper()
+	may := c.holds[lba]
+	if may == nil {
+		may = []uint32{0}
+	}
+	version := binary.LittleEndian.Uint32(p)
+	c.fill(want, lba, version)
+	if !slices.Contains(may, version) || string(p) != string(want) {
+		c.t.Fatalf("block %d holds version %d, or is torn; it may hold %v", lba, version, may)
+	}
+	c.holds[lba] = []uint32{version}
+}
+
+// batch draws requests for disjoint extents and disjoint memory.
+func (c *campaign) batch(r *driver.Region) *driver.Batch {
+	b := new(driver.Batch)
+	at, lbas := int64(0), c.rnd.Perm(int(campaignSpan/(4*base.MiB)))
+	for _, slot := range lbas[:1+c.rnd.IntN(len(lbas))] {
+		n := c.block << c.rnd.IntN(14)
+		n = min(n+c.rnd.Int64N(n/c.block)*c.block, 4*base.MiB)
+		if at+n > campaignMemory {
+			break
+		}
+		off := int64(slot)*4*base.MiB + c.rnd.Int64N((4*base.MiB-n)/c.block+1)*c.block
+		q := driver.Request{Op: driver.OpRead, Off: off, Len: n}
+		for left := n; left > 0; { // in one or several pieces
+			k := left
+			if c.rnd.IntN(3) == 0 {
+				k = min(left, (1+c.rnd.Int64N(40))*c.block)
+			}
+			if len(q.Segs) == driver.MaxSegs-1 {
+				k = left
+			}
+			q.Segs = append(q.Segs, r.Seg(at, k))
+			at, left = at+k, left-k
+		}
+		if c.rnd.IntN(10) < 3 {
+			q.Op, q.FUA = driver.OpWrite, c.rnd.IntN(2) == 0
+		}
+		b.Reqs = append(b.Reqs, q)
+	}
+	if c.rnd.IntN(4) == 0 {
+		b.Reqs = append(b.Reqs, driver.Request{Op: driver.OpFlush})
+	}
+	return b
+}
+
+// round submits one batch, with or without a fault, and checks every answer.
+func (c *campaign) round(turn int) {
+	c.t.Helper()
+	r := c.memory[turn]
+	b := c.batch(r)
+	if len(b.Reqs) == 0 {
+		return
+	}
+	c.version++
+	for i := range b.Reqs {
+		q := &b.Reqs[i]
+		if q.Op != driver.OpWrite {
+			continue
+		}
+		mem := r.Bytes(q.Segs[0].Off, q.Len) // the pieces follow each other
+		for k := int64(0); k < q.Len; k += c.block {
+			c.fill(mem[k:k+c.block], (q.Off+k)/c.block, c.version)
+		}
+	}
+	rules := []sim.Rule{{Kind: sim.FaultDelay, Chance: 0.5, Delay: time.Millisecond}}
+	if c.rnd.IntN(3) == 0 {
+		f := sim.Rule{Kind: campaignFaults[c.rnd.IntN(len(campaignFaults))], Skip: c.rnd.IntN(30), Count: 1 + c.rnd.IntN(5), Delay: 5 * time.Second}
+		f.Status = []nvme.Status{nvme.StatusNSNotReady, nvme.StatusWriteFault | nvme.StatusDNR, nvme.StatusUnrecoveredRead | nvme.StatusDNR}[c.rnd.IntN(3)]
+		rules = []sim.Rule{f, rules[0]}
+	}
+	c.s.Script(rules...)
+	submit(c.t, c.d, b)
+	wait(c.t, b)
+	c.answers(b, r)
+	c.sums[turn], c.used[turn] = crc32.ChecksumIEEE(r.CPU()), true
+	if c.d.State() != driver.StateReady {
+		c.s.Script()
+		if err := c.d.Reset(bg(c.t)); err != nil {
+			c.t.Fatal(err)
+		}
+		c.resets++
+	}
+	if other := 1 - turn; c.used[other] && crc32.ChecksumIEEE(c.memory[other].CPU()) != c.sums[other] {
+		c.t.Fatal("memory was changed after its requests had ended")
+	}
+	if c.rnd.IntN(8) == 0 { // it gets other bus addresses; a late command would fault
+		if err := errors.Join(c.d.Detach(r), c.d.Attach(r)); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+}
+
+// answers checks what a batch has brought.
+func (c *campaign) answers(b *driver.Batch, r *driver.Region) {
+	c.t.Helper()
+	want := make([]byte, c.block)
+	for i := range b.Reqs {
+		q := &b.Reqs[i]
+		var st *nvme.StatusError
+		switch {
+		case q.Op == driver.OpFlush:
+			continue
+		case q.Err != nil && !errors.Is(q.Err, base.ErrIsolated) && !errors.As(q.Err, &st):
+			c.t.Fatalf("entry %d: %v", i, q.Err)
+		case q.Err == nil && q.Done != q.Len:
+			c.t.Fatalf("entry %d: %d of %d bytes and no error", i, q.Done, q.Len)
+		}
+		mem := r.Bytes(q.Segs[0].Off, q.Len)
+		for k := int64(0); k < q.Len; k += c.block {
+			lba := (q.Off + k) / c.block
+			switch {
+			case q.Op == driver.OpRead && k < q.Done:
+				c.check(mem[k:k+c.block], lba, want)
+			case q.Op == driver.OpRead:
+			case k < q.Done:
+				c.holds[lba] = []uint32{c.version}
+			default:
+				if c.holds[lba] == nil {
+					c.holds[lba] = []uint32{0}
+				}
+				c.holds[lba] = append(c.holds[lba], c.version)
+			}
+		}
+	}
+}
+
+// TestFaultCampaign: whatever the controller does, each request ends once, no byte
+// differs, and neither memory nor an identifier is given back early. The model
+// reports whatever breaks the rules.
+func TestFaultCampaign(t *testing.T) {
+	for name, change := range map[string]func(cfg *sim.Config, o *ctrl.Options){
+		"4096": func(cfg *sim.Config, o *ctrl.Options) {},
+		"512": func(cfg *sim.Config, o *ctrl.Options) {
+			cfg.Namespaces[0].BlockShift, cfg.Namespaces[0].Blocks = 9, 48<<11
+		},
+		"small": func(cfg *sim.Config, o *ctrl.Options) { cfg.CAP.MQES, cfg.Namespaces[0].NOIOB = 6, 40; o.Queues = 3 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &campaign{t: t, rnd: testenv.Seed(t), holds: map[int64][]uint32{}}
+			cfg, o := sim.Default(campaignSpan), quiet
+			cfg.Seed, cfg.UnreadyDelay, cfg.FixedPages = c.rnd.Uint64(), 10*time.Millisecond, 4
+			cfg.Eager = name == "4096"
+			if name == "small" {
+				cfg.FetchBurst = 2
+			}
+			change(&cfg, &o)
+			c.block = 1 << cfg.Namespaces[0].BlockShift
+			c.s = model(t, cfg)
+			c.d = opened(t, c.s, o)
+			for i := range c.memory {
+				r, err := driver.AllocRegion(campaignMemory, "campaign")
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer r.Close()
+				c.memory[i] = r
+			}
+			limit := *campaignCommands / 3
+			if !dma.OffHeap {
+				limit /= 6
+			}
+			for turn := 0; c.d.Stats().Commands < limit; turn = 1 - turn {
+				c.round(turn)
+			}
+			t.Logf("%d commands, %d resets, faults %v", c.d.Stats().Commands, c.resets, c.s.Fired())
+			if c.resets < int(limit/400) {
+				t.Errorf("only %d resets", c.resets)
+			}
+		})
+	}
+}

@@ -1,0 +1,380 @@
+package ctrl_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/driver/ctrl"
+	"github.com/ugds-store/ugds/driver/hw"
+	"github.com/ugds-store/ugds/driver/hw/sim"
+	"github.com/ugds-store/ugds/driver/nvme"
+	"github.com/ugds-store/ugds/internal/base"
+)
+
+// submit starts a batch that is awaited elsewhere.
+func submit(t testing.TB, d *ctrl.Device, b *driver.Batch) {
+	t.Helper()
+	if err := d.Submit(bg(t), b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wait(t testing.TB, b *driver.Batch) {
+	t.Helper()
+	if err := b.Wait(bg(t)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestH02DeviceDeadline: a command that never ends isolates the device by its
+// deadline on the device's clock; every entry ends, the memory is busy until the
+// controller has stopped, and the same process does I/O again.
+func TestH02DeviceDeadline(t *testing.T) {
+	for _, kind := range []sim.Kind{sim.FaultLose, sim.FaultLoseCompletion} {
+		cfg := sim.Default(16 * base.MiB)
+		s := model(t, cfg)
+		d := opened(t, s, quiet)
+		var heldThen atomic.Int64
+		b := reads(t, d, 8, 4096)
+		cancel := d.Subscribe(func(e driver.Event) {
+			if e.State == driver.StateIsolated {
+				heldThen.Store(b.Reqs[0].Segs[0].Region.InFlight())
+			}
+		})
+		s.Script(sim.Rule{Kind: kind})
+		start := s.Now()
+		submit(t, d, b)
+		wait(t, b)
+		if took := s.Now() - start; took < driver.ReadWriteDeadline || took > driver.ReadWriteDeadline*11/10 {
+			t.Errorf("%v: ended after %v", kind, took)
+		}
+		for i := range b.Reqs {
+			if err := b.Reqs[i].Err; !errors.Is(err, base.ErrIsolated) || !errors.Is(err, base.ErrTimeout) {
+				t.Errorf("%v: entry %d: %v", kind, i, err)
+			}
+		}
+		s.Script()
+		if err := d.Reset(bg(t)); err != nil {
+			t.Fatal(err)
+		}
+		run(t, d, b)
+		works(t, d)
+		cancel()
+	}
+}
+
+// TestI04Zombies: between isolation and the confirmed stop, memory and requests
+// are the device's, whatever the callers' contexts do (H-08).
+func TestI04Zombies(t *testing.T) {
+	cfg := sim.Default(16 * base.MiB)
+	cfg.Real = true
+	s := model(t, cfg)
+	d := opened(t, s, ctrl.Options{Watch: -1, Deadline: ctrl.Deadlines{ReadWrite: 20 * time.Millisecond}})
+	b := reads(t, d, 4, 4096)
+	r := b.Reqs[0].Segs[0].Region
+	s.Hold(true)
+	submit(t, d, b)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Millisecond)
+	if err := b.Wait(ctx); !errors.Is(err, base.ErrTimeout) || d.State() != driver.StateReady {
+		t.Errorf("the caller's deadline: %v, %v", err, d.State())
+	}
+	cancel()
+	ctx, cancel = context.WithTimeout(context.Background(), 60*time.Millisecond)
+	if err := b.Wait(ctx); !errors.Is(err, base.ErrTimeout) || d.State() != driver.StateIsolated || d.Incarnation() != 1 {
+		t.Errorf("the device's deadline: %v, %v", err, d.State())
+	}
+	cancel()
+	ctx, cancel = context.WithTimeout(context.Background(), 5*time.Millisecond)
+	for what, err := range map[string]error{"close": r.Close(), "renew": r.Renew(), "detach": d.Detach(r), "device": d.Close(ctx)} {
+		if !errors.Is(err, base.ErrBusy) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	cancel()
+	s.Hold(false)
+	wait(t, b)
+	if !errors.Is(b.Err(), base.ErrIsolated) || r.InFlight() != 0 {
+		t.Errorf("%v, %d holds", b.Err(), r.InFlight())
+	}
+	if err := d.Reset(bg(t)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range b.Reqs {
+		b.Reqs[i].Segs[0] = r.Seg(int64(i)*4096, 4096)
+	}
+	run(t, d, b)
+}
+
+// TestInvalidCompletions: what no controller may say isolates it, with the fault
+// told, and a reset mends it.
+func TestInvalidCompletions(t *testing.T) {
+	for kind, text := range map[sim.Kind]error{sim.FaultDuplicate: base.ErrCorrupt, sim.FaultWrongSQID: base.ErrCorrupt,
+		sim.FaultWildSQHD: base.ErrCorrupt, sim.FaultUnknownCID: base.ErrCorrupt, sim.FaultFatal: base.ErrIsolated,
+		sim.FaultOnes: base.ErrDeviceGone} {
+		t.Run(kind.String(), func(t *testing.T) {
+			s := model(t, sim.Default(16*base.MiB))
+			d := opened(t, s, quiet)
+			b := reads(t, d, 16, 64<<10)
+			run(t, d, b)
+			for round := range uint64(3) {
+				s.Script(sim.Rule{Kind: kind, Skip: 7, Count: 1})
+				submit(t, d, b)
+				wait(t, b)
+				for end := time.Now().Add(10 * time.Second); d.State() == driver.StateReady && time.Now().Before(end); {
+					submit(t, d, b) // a duplicate may come after the last entry has ended
+					wait(t, b)
+				}
+				if !errors.Is(d.Submit(bg(t), b), text) || d.Incarnation() != round+1 {
+					t.Errorf("%v, incarnation %d", d.Submit(bg(t), b), d.Incarnation())
+				}
+				if err := d.Reset(bg(t)); err != nil {
+					t.Fatal(err)
+				}
+				run(t, d, b)
+			}
+			works(t, d)
+		})
+	}
+}
+
+// TestH04Removal: a device that is pulled out ends every request and stays
+// removed; closing it leaves nothing behind.
+func TestH04Removal(t *testing.T) {
+	for _, faults := range []bool{false, true} {
+		cfg := sim.Default(16 * base.MiB)
+		cfg.RemovalFaults = faults
+		s := model(t, cfg)
+		d := opened(t, s, ctrl.Options{})
+		b := reads(t, d, 16, 4096)
+		s.Script(sim.Rule{Kind: sim.FaultRemove, Skip: 5, Count: 1})
+		submit(t, d, b)
+		wait(t, b)
+		for end := time.Now().Add(10 * time.Second); d.State() != driver.StateRemoved && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
+		for i := range b.Reqs {
+			if err := b.Reqs[i].Err; err != nil && !errors.Is(err, base.ErrDeviceGone) {
+				t.Errorf("entry %d: %v", i, err)
+			}
+		}
+		for _, err := range []error{d.Submit(bg(t), b), d.Reset(bg(t)), d.Attach(b.Reqs[0].Segs[0].Region)} {
+			if !errors.Is(err, base.ErrDeviceGone) {
+				t.Errorf("after removal: %v", err)
+			}
+		}
+	}
+}
+
+// TestH05RemovalWhileOpening: a device that is pulled out at any step of the
+// bring-up is an error in bounded time.
+func TestH05RemovalWhileOpening(t *testing.T) {
+	for skip := range 14 {
+		s := model(t, sim.Default(16*base.MiB))
+		s.Script(sim.Rule{Kind: sim.FaultRemove, Admin: true, Skip: skip, Count: 1})
+		d, err := ctrl.Open(bg(t), s, quiet)
+		if err == nil {
+			if s.Fired()[sim.FaultRemove] == 1 {
+				t.Errorf("command %d: opened a device that is gone", skip)
+			}
+			if err := d.Close(bg(t)); err != nil {
+				t.Error(err)
+			}
+			continue
+		}
+		if s.Now() > time.Minute || !errors.Is(err, base.ErrTimeout) && !errors.Is(err, base.ErrDeviceGone) {
+			t.Errorf("command %d: %v after %v", skip, err, s.Now())
+		}
+	}
+}
+
+// TestG04IdentifierOutOfOrder: one command stays in flight for many rounds of the
+// queue; its identifier and its list are not given to another.
+func TestG04IdentifierOutOfOrder(t *testing.T) {
+	cfg := sim.Default(64 * base.MiB)
+	cfg.CAP.MQES = 15
+	s := model(t, cfg)
+	o := quiet
+	o.Queues = 1
+	d := opened(t, s, o)
+	one, many := reads(t, d, 1, 64<<10), reads(t, d, 8, 64<<10)
+	s.Script(sim.Rule{Kind: sim.FaultLose, Count: 1})
+	submit(t, d, one)
+	for range 60 {
+		run(t, d, many)
+	}
+	if one.Ended() {
+		t.Error("the lost command ended")
+	}
+	s.Fatal()
+	wait(t, one)
+	if !errors.Is(one.Err(), base.ErrIsolated) {
+		t.Errorf("%v", one.Err())
+	}
+	if err := d.Reset(bg(t)); err != nil {
+		t.Fatal(err)
+	}
+	run(t, d, one)
+}
+
+// TestH12SmallQueues: queues of the smallest sizes, random order of completions.
+func TestH12SmallQueues(t *testing.T) {
+	for _, mqes := range []uint16{1, 2, 6} {
+		cfg := sim.Default(64 * base.MiB)
+		cfg.CAP.MQES = mqes
+		s := model(t, cfg)
+		d := opened(t, s, quiet)
+		s.Script(sim.Rule{Kind: sim.FaultDelay, Chance: 0.7, Delay: time.Millisecond})
+		b := reads(t, d, 64, 4096)
+		for range 40 {
+			run(t, d, b)
+		}
+	}
+}
+
+// TestRetry: statuses that pass are retried, at most three times, with the delay
+// that the controller asks for; others are not.
+func TestRetry(t *testing.T) {
+	for _, x := range []struct {
+		status   nvme.Status
+		count    int
+		commands int64
+		delay    time.Duration
+		err      bool
+	}{
+		{nvme.StatusNSNotReady, 3, 4, 0, false}, {nvme.StatusNSNotReady, 4, 4, 0, true},
+		{nvme.StatusNSNotReady | nvme.StatusDNR, 1, 1, 0, true}, {nvme.StatusLBARange, 1, 1, 0, true},
+		{nvme.StatusInterrupted.WithCRD(2), 2, 3, 600 * time.Millisecond, false},
+	} {
+		cfg := sim.Default(16 * base.MiB)
+		cfg.Identify.CRDT[1].Set(3)
+		s := model(t, cfg)
+		d := opened(t, s, quiet)
+		b := reads(t, d, 1, 4096)
+		s.Script(sim.Rule{Kind: sim.FaultStatus, Count: x.count, Status: x.status})
+		start := s.Now()
+		submit(t, d, b)
+		wait(t, b)
+		if (b.Err() != nil) != x.err || d.Stats().Commands != x.commands || s.Now()-start != x.delay || d.State() != driver.StateReady {
+			t.Errorf("%v × %d: %v after %d commands and %v", x.status, x.count, b.Err(), d.Stats().Commands, s.Now()-start)
+		}
+		var st *nvme.StatusError
+		if x.err && (!errors.As(b.Err(), &st) || st.Status != x.status) {
+			t.Errorf("%v", b.Err())
+		}
+	}
+}
+
+// TestI07FailedPart: of a request that was cut, the bytes before the first failed
+// command are done, and the failure at the lowest offset is told, whatever the
+// order of completions.
+func TestI07FailedPart(t *testing.T) {
+	s := model(t, sim.Default(16*base.MiB))
+	d := opened(t, s, quiet)
+	b := reads(t, d, 1, base.MiB) // eight commands of 32 blocks
+	for _, first := range []uint64{0, 32, 96, 224} {
+		s.Script(sim.Rule{Kind: sim.FaultStatus, From: first, To: 1000, Status: nvme.StatusUnrecoveredRead | nvme.StatusDNR},
+			sim.Rule{Kind: sim.FaultDelay, Delay: time.Millisecond})
+		submit(t, d, b)
+		wait(t, b)
+		if b.Reqs[0].Done != int64(first)*4096 || !errors.Is(b.Err(), base.ErrCorrupt) {
+			t.Errorf("first failure at block %d: %d bytes, %v", first, b.Reqs[0].Done, b.Err())
+		}
+	}
+}
+
+// TestB15ResetInFlight: a reset with many commands in flight ends each request
+// exactly once (the contract panics on a second answer).
+func TestB15ResetInFlight(t *testing.T) {
+	cfg := sim.Default(64 * base.MiB)
+	cfg.UnreadyDelay = time.Second
+	s := model(t, cfg)
+	d := opened(t, s, quiet)
+	for range 20 {
+		b := reads(t, d, 64, 64<<10)
+		s.Script(sim.Rule{Kind: sim.FaultDelay, Chance: 0.9, Delay: time.Second}, sim.Rule{Kind: sim.FaultFatal, Skip: 30, Count: 1})
+		submit(t, d, b)
+		wait(t, b)
+		if err := d.Reset(bg(t)); err != nil {
+			t.Fatal(err)
+		}
+		s.Script()
+		run(t, d, b)
+	}
+}
+
+// TestStopCannotBeConfirmed: memory stays the device's as long as the controller
+// is not known to have stopped.
+func TestStopCannotBeConfirmed(t *testing.T) {
+	cfg := sim.Default(16 * base.MiB)
+	cfg.Real = true
+	s := model(t, cfg)
+	d := opened(t, s, ctrl.Options{})
+	b := reads(t, d, 4, 4096)
+	s.Hold(true)
+	submit(t, d, b)
+	s.Ones() // and so EN cannot be cleared
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	if err := b.Wait(ctx); !errors.Is(err, base.ErrTimeout) || d.State() != driver.StateIsolated {
+		t.Errorf("%v, %v", err, d.State())
+	}
+	if err := d.Reset(ctx); !errors.Is(err, base.ErrTimeout) {
+		t.Errorf("%v", err)
+	}
+	s.Hold(false)
+	wait(t, b)
+	if err := d.Reset(bg(t)); err != nil {
+		t.Fatal(err)
+	}
+	run(t, d, b)
+}
+
+// TestEvents: what the controller reports is told, its log page is read, and it
+// can report again.
+func TestEvents(t *testing.T) {
+	cfg := sim.Default(16 * base.MiB)
+	cfg.Real = true
+	s := model(t, cfg)
+	d := opened(t, s, ctrl.Options{Watch: time.Millisecond})
+	for _, e := range []nvme.AsyncEvent{nvme.MakeAsyncEvent(nvme.EventTypeSMART, nvme.EventInfoSpare, nvme.LogSMART),
+		nvme.MakeAsyncEvent(nvme.EventTypeNotice, nvme.EventInfoNamespaceChanged, nvme.LogChangedNamespaces),
+		nvme.MakeAsyncEvent(nvme.EventTypeSMART, nvme.EventInfoTemperature, nvme.LogSMART)} {
+		s.Event(e)
+		for end := time.Now().Add(10 * time.Second); d.Warning() != e.String(); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%q is not told, but %q", e, d.Warning())
+			}
+		}
+	}
+	s.SMART(func(l *nvme.SMARTLog) { l.CriticalWarning, l.PercentageUsed = nvme.WarnSpare, 101 })
+	h, err := d.Health(bg(t))
+	if err != nil || h.OK || h.Critical == "" || h.UsedPercent != 101 || h.TemperatureKelvin != 310 || h.SparePercent != 100 {
+		t.Errorf("%+v, %v", h, err)
+	}
+}
+
+// TestJ11ShutdownWritesCache: an orderly close loses nothing to a power cut after
+// it.
+func TestJ11ShutdownWritesCache(t *testing.T) {
+	cfg := sim.Default(16 * base.MiB)
+	cfg.Path = t.TempDir() + "/ns"
+	cfg.ShutdownDelay = 3 * time.Second
+	s := model(t, cfg)
+	d, err := ctrl.Open(bg(t), s, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	works(t, d)
+	if err := d.Close(bg(t)); err != nil {
+		t.Fatal(err)
+	}
+	if now := s.Now(); now < cfg.ShutdownDelay {
+		t.Errorf("closed after %v, before the shutdown was done", now)
+	}
+}
+
+var _ hw.Device = (*sim.Sim)(nil)
