@@ -35,6 +35,7 @@ type cq struct {
 	flying    int          // commands of theirs that have not ended
 	full      []completion // could not be posted
 	echoes    []echo
+	echoed    bool // it holds completions that the driver cannot have counted on
 }
 
 // echo is a completion that comes a second time, after some others.
@@ -233,7 +234,7 @@ func (s *Sim) fetchOne(q *sq) {
 		return
 	}
 	c := q.cq
-	if unacked := int((c.tail+c.size-c.head)%c.size) + len(c.full); c.flying+unacked >= int(c.size)-1 {
+	if unacked := int((c.tail+c.size-c.head)%c.size) + len(c.full); c.flying+unacked >= int(c.size)-1 && !c.echoed {
 		s.violate("completion queue %d of %d entries may overflow: %d in flight, %d not acknowledged (Base 3.3.1.2)",
 			c.id, c.size, c.flying, unacked)
 	}
@@ -410,7 +411,7 @@ func (s *Sim) echo(all bool) bool {
 		q := sq.cq
 		for i := 0; i < len(q.echoes); i++ {
 			if e := q.echoes[i]; (e.after <= 0 || all) && s.running() && s.findSQ(e.o.sq.id) != nil {
-				q.echoes = append(q.echoes[:i:i], q.echoes[i+1:]...)
+				q.echoes, q.echoed = append(q.echoes[:i:i], q.echoes[i+1:]...), true
 				s.post(q, s.completion(&e.o, e.dw0, e.st))
 				i, did = -1, true
 			}
