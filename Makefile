@@ -32,8 +32,10 @@ test:
 
 ## crash: the crash laboratory in full, and every safeguard switched off once
 crash:
-	$(GOTEST) -v -timeout 20m ./store/crashtest -full
-	$(GOTEST) -v -timeout 20m -tags ugds_mutants -run 'Mutant' ./store/crashtest
+	@code=0; \
+	$(GOTEST) -v -timeout 20m ./store/crashtest -full || code=1; \
+	$(GOTEST) -v -timeout 20m -tags ugds_mutants -run 'Mutant' ./store/crashtest || code=1; \
+	exit $$code
 
 ## race: the same tests under the race detector, which needs a C compiler
 race:
@@ -41,9 +43,10 @@ race:
 	  echo "SKIP-COUNTED: race: no C compiler"; echo "0 passed, 0 failed, 1 skipped"; \
 	  [[ "$${UGDS_NO_SKIP:-0}" != 1 ]]; exit; \
 	fi; \
-	export CGO_ENABLED=1; \
-	$(GOTEST) -race -timeout 15m $$($(GO) list $(RACEPKGS) | grep -v /store/crashtest); \
-	$(GOTEST) -race -v -timeout 15m ./store/crashtest
+	export CGO_ENABLED=1; code=0; \
+	$(GOTEST) -race -timeout 15m $$($(GO) list $(RACEPKGS) | grep -v /store/crashtest) || code=1; \
+	$(GOTEST) -race -v -timeout 15m ./store/crashtest || code=1; \
+	exit $$code
 
 ## fuzz: every fuzz target for its share of four minutes
 fuzz:
