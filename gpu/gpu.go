@@ -119,7 +119,8 @@ type Device interface {
 	// readOnly promises that the GPU only reads it, which is what the page
 	// cache needs. b must be off the Go heap.
 	PinHost(b []byte, readOnly bool) (HostMemory, error)
-	// NewStream makes a stream that does not wait for the default stream.
+	// NewStream makes a stream that does not wait for the default stream. It can
+	// hang while another stream waits for a cell: make streams beforehand.
 	NewStream() (Stream, error)
 	// WrapStream gives a stream of the caller, by the library's handle; 0 is the
 	// default stream. Close of the result does not end the caller's stream.

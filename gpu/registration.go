@@ -93,6 +93,10 @@ func (r *Registration) Direct() (fd int, why string) {
 	return r.fd.Int(), ""
 }
 
+// Err is what the driver answered when the range was to be exported, or nil. It
+// explains Direct's reason to people.
+func (r *Registration) Err() error { return r.err }
+
 // renew ends the generation of an idle range.
 func (r *Registration) renew() bool {
 	v := r.hold.Load()

@@ -20,6 +20,7 @@ const (
 	ReasonNoDMABuf  = "the driver exports no dma-bufs"
 	ReasonBudget    = "the budget for exported memory is used up"
 	ReasonEvicted   = "evicted for a newer registration"
+	ReasonNoSync    = "the driver cannot order its own copies to the memory"
 	ReasonFailed    = "the export failed"
 )
 
@@ -80,6 +81,7 @@ type Registration struct {
 	refs int
 	fd   *unix.FD // dma-buf, nil if none
 	why  string   // why none
+	err  error    // what the driver said, if it was asked
 }
 
 // Register makes [p, p+n) known. ErrInvalid for host memory and empty ranges,
@@ -181,12 +183,14 @@ func (t *Table) export(r *Registration, others []*Registration) {
 	case !t.room(r.size, others):
 		r.why = ReasonBudget
 	default:
-		if err := d.SyncMemOps(r.base); err != nil {
-			r.why = ReasonFailed
+		// A copy of the driver that is still pending must not race with another
+		// device: without that there is no direct path.
+		if r.err = d.SyncMemOps(r.base); r.err != nil {
+			r.why = ReasonNoSync
 			return
 		}
 		fd, err := d.Export(r.base, r.size)
-		if err != nil {
+		if r.err = err; err != nil {
 			r.why = ReasonFailed
 			return
 		}

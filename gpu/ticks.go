@@ -11,11 +11,12 @@ import (
 
 // How WaitCell waits: a bounded spin, then yielding, then short sleeps, so that
 // a wait for a copy of a few microseconds costs no scheduling and a long one no
-// processor.
+// processor. A sleep takes at least a millisecond on an idle machine, whatever
+// was asked for, so that it begins only where that is small beside the wait.
 const (
 	spinLoads  = 256
-	yieldFor   = 200 * time.Microsecond
-	sleepFor   = 50 * time.Microsecond
+	yieldFor   = 5 * time.Millisecond
+	sleepFor   = 200 * time.Microsecond
 	probeEvery = 2 * time.Millisecond
 )
 

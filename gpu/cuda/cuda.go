@@ -9,9 +9,10 @@
 // besides the primary one.
 //
 // While any stream of a GPU waits for a cell, cuMemFree, cuMemFreeHost,
-// cuMemHostUnregister and cuModuleLoadData can hang until it goes on. So the
-// thread that lets streams go on makes only copies, ticks and cell stores, and
-// Warm loads the kernels before the first stream exists.
+// cuMemHostUnregister, cuModuleLoadData and, with many streams, cuStreamCreate
+// can hang until it goes on (measured). So the thread that lets streams go on
+// makes only copies, ticks and cell stores, streams exist before any waits, and
+// the kernels are loaded with the context.
 package cuda
 
 import (
