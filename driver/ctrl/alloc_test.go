@@ -78,6 +78,22 @@ func TestI09NoAllocation(t *testing.T) {
 	}
 }
 
+// TestSGLNeedsNoList: memory that is contiguous on the bus is named without a list,
+// whatever its size.
+func TestSGLNeedsNoList(t *testing.T) {
+	for sgl, want := range map[uint32]bool{0: true, 1: false, 2: false} {
+		cfg := sim.Default(64 * base.MiB)
+		cfg.Identify.MDTS, cfg.FixedPages = 0, 1<<12
+		cfg.Identify.SGLS.Set(sgl)
+		s := model(t, cfg)
+		d := opened(t, s, quiet)
+		run(t, d, reads(t, d, 4, 2<<20))
+		if lists := s.Counts().ListPages; (lists > 0) != want {
+			t.Errorf("SGLS %d: %d list pages", sgl, lists)
+		}
+	}
+}
+
 func BenchmarkRead(b *testing.B) {
 	for _, size := range []int64{4096, 64 << 10, 2 << 20} {
 		for _, n := range []int{1, 32} {

@@ -170,6 +170,8 @@ func TestBringUpShapes(t *testing.T) {
 		"not a power of 2":  {func(c *sim.Config, o *ctrl.Options) { c.CAP.MQES = 99; o.Depth = 255 }, 128 << 10},
 		"stride":            {func(c *sim.Config, o *ctrl.Options) { c.CAP.DSTRD = 6 }, 128 << 10},
 		"boundary":          {func(c *sim.Config, o *ctrl.Options) { c.Namespaces[0].NOIOB = 5 }, 128 << 10},
+		"SGL":               {func(c *sim.Config, o *ctrl.Options) { c.Identify.SGLS.Set(1); c.FixedPages = 16 }, 128 << 10},
+		"SGL dwords":        {func(c *sim.Config, o *ctrl.Options) { c.Identify.SGLS.Set(2); c.FixedPages = 512; c.Identify.MDTS = 0 }, 2 << 20},
 		"no cache":          {func(c *sim.Config, o *ctrl.Options) { c.Identify.VWC = 0 }, 128 << 10},
 		"no options":        {func(c *sim.Config, o *ctrl.Options) { c.Identify.ONCS.Set(0) }, 128 << 10},
 		"version 2":         {func(c *sim.Config, o *ctrl.Options) { c.VS = nvme.MakeVS(2, 0, 0); c.NVM.WZSL = 1; c.NVM.DMRSL.Set(4) }, 128 << 10},

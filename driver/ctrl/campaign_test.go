@@ -213,6 +213,9 @@ func TestFaultCampaign(t *testing.T) {
 			cfg, o := sim.Default(campaignSpan), quiet
 			cfg.Seed, cfg.UnreadyDelay, cfg.FixedPages = c.rnd.Uint64(), 10*time.Millisecond, 4
 			cfg.Eager = name == "4096"
+			if name == "512" {
+				cfg.Identify.SGLS.Set(1)
+			}
 			if name == "small" {
 				cfg.FetchBurst = 2
 			}

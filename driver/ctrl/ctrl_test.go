@@ -60,6 +60,11 @@ func TestDevice(t *testing.T) {
 		"512": func(c *sim.Config, o *ctrl.Options) {
 			c.Namespaces[0].BlockShift, c.Namespaces[0].Blocks = 9, c.Namespaces[0].Blocks*8
 		},
+		"SGL": func(c *sim.Config, o *ctrl.Options) {
+			c.Identify.SGLS.Set(1)
+			c.FixedPages = 8
+			c.Namespaces[0].NOIOB = 24
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			drivertest.Run(t, func(t *testing.T) drivertest.Harness {

@@ -128,6 +128,9 @@ func (d *Device) describe() {
 		mdts = base.FormatBytes(int64(min(n, 1<<62)))
 	}
 	d.reason("commands of at most %s (MDTS: %s)", base.FormatBytes(i.MaxTransfer), mdts)
+	if sgl := d.id.SGL(); sgl.Supported {
+		d.reason("data is named by SGLs where they are shorter than PRP lists")
+	}
 	if d.geo.Boundary != 0 {
 		d.reason("commands do not cross multiples of %d blocks (NOIOB)", d.geo.Boundary)
 	}

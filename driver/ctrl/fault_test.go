@@ -286,6 +286,28 @@ func TestI07FailedPart(t *testing.T) {
 	}
 }
 
+// TestFlushThatWasNotSent: a flush that found no room in time has lost nothing, and
+// does not isolate the device.
+func TestFlushThatWasNotSent(t *testing.T) {
+	cfg := sim.Default(16 * base.MiB)
+	cfg.Real = true
+	s := model(t, cfg)
+	d := opened(t, s, ctrl.Options{Queues: 1, Depth: 1})
+	b := reads(t, d, 1, 4096)
+	s.Hold(true)
+	submit(t, d, b)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
+	defer cancel()
+	if err := driver.Flush(ctx, d); !errors.Is(err, base.ErrTimeout) || d.State() != driver.StateReady {
+		t.Errorf("%v, %v", err, d.State())
+	}
+	s.Hold(false)
+	wait(t, b)
+	if err := driver.Flush(bg(t), d); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestB15ResetInFlight: a reset with many commands in flight ends each request
 // exactly once (the contract panics on a second answer).
 func TestB15ResetInFlight(t *testing.T) {

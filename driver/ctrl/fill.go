@@ -42,10 +42,27 @@ func (d *Device) fill(s *slot, q *queue, e *driver.Request, at, n int64) (deadli
 		s.cmd.SetWrite(d.nsid, slba, blocks, e.FUA)
 		s.load = n
 	}
-	if _, err := nvme.BuildPRP(&s.cmd, q.segs, d.cc.PageShift(), []nvme.ListPage{s.list}); err != nil {
-		return 0, base.Wrap(e.Op.String(), d.info.Target, err)
+	return deadline, base.Wrap(e.Op.String(), d.info.Target, d.point(s, q.segs, n))
+}
+
+// point makes the data pointer of a command for n bytes: an SGL where that is the
+// shorter list, PRP entries elsewhere. One contiguous piece, as of huge pages or
+// GPU memory, needs no list at all.
+func (d *Device) point(s *slot, segs []nvme.Seg, n int64) (err error) {
+	list := [1]nvme.ListPage{s.list}
+	if sgl := d.id.SGL(); sgl.Supported {
+		descriptors := 0
+		if len(segs) > 1 {
+			descriptors = len(segs) * nvme.SGLDescriptorSize
+		}
+		entries := 8 * int(nvme.PRPEntries(segs[0].Addr, uint64(n), d.cc.PageShift()))
+		if descriptors < entries-16 && descriptors <= len(s.list.Entries)*8 { // two entries need no list
+			_, err = nvme.BuildSGL(&s.cmd, segs, uint64(sgl.Align), list[:])
+			return err
+		}
 	}
-	return deadline, nil
+	_, err = nvme.BuildPRP(&s.cmd, segs, d.cc.PageShift(), list[:])
+	return err
 }
 
 // zeroes names the one page of zeros as often as n bytes need.

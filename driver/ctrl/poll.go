@@ -60,8 +60,12 @@ func (d *Device) pollOnce() (n int) {
 
 // checkAlive isolates a controller that has failed or gone.
 func (d *Device) checkAlive() {
+	incarnation := d.incarnation.Load()
+	if d.State() != driver.StateReady {
+		return
+	}
 	if err := d.alive(); err != nil {
-		d.isolate(err)
+		d.isolateIn(incarnation, err)
 	}
 }
 

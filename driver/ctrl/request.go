@@ -64,9 +64,9 @@ func (d *Device) finish(r *request) {
 	}
 	if q.Op == driver.OpFlush {
 		done = 0
-		if err != nil {
-			// Nobody knows what a failed flush has lost: it is never repeated as
-			// if nothing had happened.
+		if statusOf(err) != nil {
+			// Nobody knows what a flush that the controller failed has lost: it
+			// is never repeated as if nothing had happened.
 			d.isolate(err)
 			err = base.Errorf("flush", d.info.Target, base.ErrIsolated, "%w", err)
 		}

@@ -66,8 +66,17 @@ func (d *Device) gone(what string) error {
 // refused request. Commands stay in flight until it is confirmed stopped, which a
 // goroutine of its own sees to. It may be called under the lock of a queue.
 func (d *Device) isolate(cause error) {
+	d.isolateIn(d.incarnation.Load(), cause)
+}
+
+// isolateIn is isolate for a fault that was seen in an incarnation: a reset that
+// has begun since is not disturbed.
+func (d *Device) isolateIn(incarnation uint64, cause error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if incarnation != d.incarnation.Load() {
+		return
+	}
 	switch d.State() {
 	case driver.StateReady:
 	case driver.StateResetting:

@@ -19,6 +19,8 @@ type burst struct {
 	ctx     context.Context
 	queues  []*queue
 	touched uint64 // a bit for each queue
+	at      int    // the queue in use
+	n       int    // commands that it got in a row
 	late    error  // the context has ended
 }
 
@@ -178,8 +180,20 @@ func (u *burst) wait(r *request) error {
 	return nil
 }
 
-// pick chooses the queue with the fewest bytes in flight.
+// inRow is how many commands of a burst go to one queue before another may be
+// chosen: a small batch costs one doorbell.
+const inRow = 32
+
+// pick stays with a queue for a while, then chooses the one with the fewest bytes
+// in flight.
 func (u *burst) pick() int {
+	if u.n%inRow == 0 {
+		u.at = u.leastLoaded()
+	}
+	return u.at
+}
+
+func (u *burst) leastLoaded() int {
 	best, least := 0, u.queues[0].bytes.Load()
 	for i := 1; i < len(u.queues) && least > 0; i++ {
 		if n := u.queues[i].bytes.Load(); n < least {
@@ -203,6 +217,7 @@ func (u *burst) try(r *request, at, n int64, c *cursor) (int64, error) {
 		return 0, d.gone(e.Op.String())
 	}
 	if !q.room() {
+		u.n = 0 // look for another
 		return 0, errNoRoom
 	}
 	if c != nil && len(c.segs) > 0 {
@@ -228,6 +243,7 @@ func (u *burst) try(r *request, at, n int64, c *cursor) (int64, error) {
 	q.bytes.Add(s.load)
 	q.put(s, deadline)
 	u.touched |= 1 << i
+	u.n++
 	return n, nil
 }
 
