@@ -24,6 +24,7 @@ func (s *Store) commitLoop() {
 		case <-timer.C:
 		}
 		for s.roundDue() {
+			s.gather()
 			s.round()
 		}
 		timer.Reset(s.untilNext())
@@ -74,6 +75,8 @@ func (s *Store) round() {
 		return
 	}
 	s.count.rounds.Add(1)
+	begin := time.Now()
+	s.writeDeferred(set)
 	batch := meta.NewBatch()
 	if mutant.On(mutant.ApplyBeforeFlush) {
 		s.applyEarly(set)
@@ -83,7 +86,9 @@ func (s *Store) round() {
 	}
 	failed := s.flushSet(set)
 	if mutant.On(mutant.LateJoiner) {
-		set = append(set, s.closeSet()...)
+		late := s.closeSet()
+		s.writeDeferred(late)
+		set = append(set, late...)
 		failed = append(failed, make([]error, len(set)-len(failed))...)
 	}
 	var live []*op
@@ -107,6 +112,10 @@ func (s *Store) round() {
 	s.finishRound(set, live, top, err)
 	s.settled(set)
 	s.marks.lastRound = time.Now()
+	s.marks.lastTook = s.marks.lastRound.Sub(begin)
+	s.q.mu.Lock()
+	s.marks.lastSync = syncOps(live) + syncOps(s.q.ops)
+	s.q.mu.Unlock()
 }
 
 // closeSet takes the finished operations, at most MaxRoundOps.
@@ -125,6 +134,16 @@ func (s *Store) closeSet() []*op {
 		s.q.oldest = time.Time{}
 	}
 	return set
+}
+
+// syncOps counts the operations whose callers wait.
+func syncOps(ops []*op) (n int) {
+	for _, o := range ops {
+		if !o.relaxed {
+			n++
+		}
+	}
+	return n
 }
 
 func addToBatch(b *meta.Batch, o *op) {

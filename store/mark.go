@@ -15,10 +15,12 @@ import (
 // owed.
 type marker struct {
 	epoch     uint64
-	committed uint64   // generation of the last commit
-	seq       []uint64 // last mark sequence number of each device
-	lastRound time.Time
-	owed      atomic.Bool // committed is not yet covered by a durable mark
+	committed uint64        // generation of the last commit
+	seq       []uint64      // last mark sequence number of each device
+	lastRound time.Time     // when the last round ended
+	lastTook  time.Duration // how long it took
+	lastSync  int           // callers that it answered, and those that queued meanwhile
+	owed      atomic.Bool   // committed is not yet covered by a durable mark
 }
 
 // flushSet flushes every device that holds data of the set, all at once, with a
@@ -38,6 +40,9 @@ func (s *Store) flushSet(set []*op) []error {
 	errs := s.flushDevices(need, s.marks.owed.Load())
 	failed := make([]error, len(set))
 	for i, o := range set {
+		if o.err != nil { // its deferred write failed
+			failed[i] = base.Wrap(o.verb(), keyText(o.key), o.err)
+		}
 		for _, st := range o.stamps {
 			if err := errs[st.dev]; err != nil && failed[i] == nil {
 				failed[i] = base.Wrap(o.verb(), keyText(o.key), err)

@@ -34,6 +34,8 @@ type op struct {
 	old    version // the durable version before, if hasOld
 	hasOld bool
 	stamps []stamp // puts: the devices written, and their incarnations then
+	// buf holds the data of a small sync put until its round wrote it.
+	buf stageBuf
 
 	err  error
 	done chan struct{} // closed when decided; err is valid then
@@ -61,6 +63,7 @@ type queue struct {
 	relaxed int64     // bytes of relaxed puts not yet decided
 	oldest  time.Time // when the first relaxed operation of ops entered
 	urgent  bool      // somebody waits
+	gather  int       // the committer waits for so many operations; 0 if it does not
 	room    chan struct{}
 }
 
@@ -113,6 +116,10 @@ func (s *Store) hurry() {
 // The caller holds no lock.
 func (s *Store) decide(o *op, err error) {
 	o.err = err
+	if o.buf.ok() {
+		s.stage.put(o.buf)
+		o.buf = stageBuf{}
+	}
 	if o.kind != opBarrier {
 		o.sh.mu.Lock()
 		delete(o.sh.busy, o.fp)
@@ -163,6 +170,9 @@ func (s *Store) enqueue(o *op, next version, stamps []stamp) error {
 	err := s.enqueueLocked(o)
 	// A relaxed operation that joins others finds the committer's timer running.
 	due := s.q.urgent || len(s.q.ops) == 1
+	if s.q.gather > 0 {
+		due = len(s.q.ops) >= s.q.gather
+	}
 	s.q.mu.Unlock()
 	o.sh.mu.Unlock()
 	if err != nil {

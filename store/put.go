@@ -55,9 +55,9 @@ func (n *Namespace) Put(ctx context.Context, key []byte, v Buffers, o PutOptions
 }
 
 // PutBatch stores many values with deep submission and shared commit rounds;
-// each item holds its own answer. The items enter the commit order as they stand,
-// except that an item waits for an earlier operation on its key. A batch is not
-// one transaction.
+// each item holds its own answer. Items of one key enter the commit order as they
+// stand, each after every earlier operation on the key; between keys the order
+// is not defined, and a batch is not one transaction.
 func (n *Namespace) PutBatch(ctx context.Context, items []PutItem) {
 	err := n.s.gate.enter("put", n.ns.name)
 	if err == nil {
@@ -136,6 +136,7 @@ func (n *Namespace) newOp(kind opKind, key []byte, d Durability) *op {
 // It gives the sync ones, which the caller waits for.
 func (s *Store) writeChunk(ctx context.Context, chunk []*putItem) (queued []*putItem) {
 	r := &runner{s: s, ctx: ctx, op: driver.OpWrite}
+	written := make([]*putItem, 0, len(chunk))
 	for _, p := range chunk {
 		if p.op.relaxed {
 			p.it.err = s.waitVolatile(ctx, p.it.v.length)
@@ -143,7 +144,15 @@ func (s *Store) writeChunk(ctx context.Context, chunk []*putItem) (queued []*put
 		if p.it.err == nil {
 			p.it.v.exts, p.it.err = s.allocate(ctx, p.it.v.length)
 		}
-		if p.it.err == nil {
+		// A deferred put is queued at once: its buffer may not be held by us while
+		// we wait for more of them.
+		if p.it.err == nil && s.deferWrite(p) {
+			if s.finishPut(p) {
+				queued = append(queued, p)
+			}
+			continue
+		}
+		if written = append(written, p); p.it.err == nil {
 			p.it.stamps = s.stampsOf(&p.it.v)
 			r.writeFrom(&p.it, 0, p.it.v.length)
 		}
@@ -151,18 +160,18 @@ func (s *Store) writeChunk(ctx context.Context, chunk []*putItem) (queued []*put
 	// When ctx ends with commands in flight, the extents stay owned until the
 	// last of them landed.
 	abandoned := func() {
-		for _, p := range chunk {
+		for _, p := range written {
 			s.giveBack(&p.it.v)
 		}
 	}
 	if err := r.finish(abandoned); err != nil {
-		for _, p := range chunk {
+		for _, p := range written {
 			p.pi.Err = base.Wrap("put", keyText(p.op.key), firstErr(p.it.err, err))
 			s.decide(p.op, p.pi.Err)
 		}
-		return nil
+		return queued
 	}
-	for _, p := range chunk {
+	for _, p := range written {
 		if s.finishPut(p) && !p.op.relaxed {
 			queued = append(queued, p)
 		}
