@@ -18,7 +18,8 @@ type scheduler struct {
 	held     bool // Open runs
 	ended    bool
 	running  bool
-	waiting  bool // a compaction was refused
+	waiting  bool // a compaction was refused, and Pebble waits to be asked
+	refusals int  // compactions refused
 	pause    time.Duration
 	until    time.Time // no compaction before
 }
@@ -57,6 +58,7 @@ func (s *scheduler) TrySchedule() (bool, pebble.CompactionGrantHandle) {
 	defer s.mu.Unlock()
 	if !s.free() {
 		s.waiting = true
+		s.refusals++
 		return false, nil
 	}
 	s.running = true
@@ -112,21 +114,25 @@ func (s *scheduler) ok() {
 }
 
 // grant starts the compaction that waits, if one does. It takes Pebble's mutex.
+// Once refused, Pebble does not call TrySchedule again before it was asked and
+// had nothing to do: so it is asked after each compaction until then.
 func (s *scheduler) grant() {
 	s.mu.Lock()
-	if !s.free() || !s.waiting || s.db == nil {
+	defer s.mu.Unlock()
+	for s.free() && s.waiting && s.db != nil {
+		s.running = true
+		refusals := s.refusals
+		s.granting.Add(1)
+		db := s.db
 		s.mu.Unlock()
-		return
+		ok, _ := db.GetWaitingCompaction()
+		ok = ok && db.Schedule(s)
+		s.granting.Done()
+		s.mu.Lock()
+		if ok {
+			return // the compaction's end asks again
+		}
+		s.running = false
+		s.waiting = s.refusals != refusals // refused while it was asked
 	}
-	s.waiting, s.running = false, true
-	s.granting.Add(1)
-	db := s.db
-	s.mu.Unlock()
-	defer s.granting.Done()
-	if ok, _ := db.GetWaitingCompaction(); ok && db.Schedule(s) {
-		return
-	}
-	s.mu.Lock()
-	s.running = false
-	s.mu.Unlock()
 }
