@@ -81,3 +81,23 @@ func (p *Pool) DiscardsInFlight() int {
 	defer p.mu.Unlock()
 	return int(p.space().inFlight)
 }
+
+// WantDiscards makes every free slab a candidate, also those that were empty
+// when the pool was rebuilt, and gives their number. For a trim that somebody
+// asked for.
+func (p *Pool) WantDiscards() (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for d := range p.devs {
+		dev := &p.devs[d]
+		for i := range dev.slabs {
+			if p.slabs[dev.base+i].kind != slabFree {
+				continue
+			}
+			if n++; !dev.dirty.has(i) {
+				dev.dirty.add(i)
+			}
+		}
+	}
+	return n
+}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -355,3 +356,42 @@ func TestWriterLimits(t *testing.T) {
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+// TestTrim gives the space of deleted objects back to the host, and only that.
+func TestTrim(t *testing.T) {
+	b := newBox(t, box{sizes: []int64{64 << 20}, sparse: true})
+	keep := fill(7, 3<<20)
+	for i := range 10 {
+		if err := b.ns.Put(bg, keyN(i), store.Bytes(keep), store.PutOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	used := func() int64 {
+		var st syscall.Stat_t
+		if err := syscall.Stat(b.path(0), &st); err != nil {
+			t.Fatal(err)
+		}
+		return st.Blocks * 512
+	}
+	full := used()
+	for i := range 9 {
+		if err := b.ns.Delete(bg, keyN(i), store.DeleteOptions{Durability: store.Relaxed}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.reopen() // nothing is a candidate any more
+	n, err := b.s.Trim(bg, nil)
+	if err != nil || n < 50<<20 {
+		t.Fatalf("trimmed %d bytes, %v", n, err)
+	}
+	if now := used(); now > full-25<<20 {
+		t.Errorf("the host gave %d bytes before and %d after", full, now)
+	}
+	if got, err := b.ns.GetBytes(bg, keyN(9), store.GetOptions{}); err != nil || !bytes.Equal(got, keep) {
+		t.Errorf("what was kept: %v", err)
+	}
+	plain := newBox(t, box{sizes: []int64{64 << 20}})
+	if _, err := plain.s.Trim(bg, nil); !errors.Is(err, store.ErrNotSupported) {
+		t.Errorf("a reserved file: %v, want ErrNotSupported", err)
+	}
+}

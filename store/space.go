@@ -173,6 +173,7 @@ func (s *Store) reclaim(ctx context.Context, discards bool) (bool, error) {
 
 // discarder issues discards for empty slabs while the store is idle.
 type discarder struct {
+	one  sync.Mutex // one discard at a time
 	mu   sync.Mutex
 	wake chan struct{}
 	idle chan struct{} // closed when none is in flight; nil if none is
@@ -194,17 +195,62 @@ func (s *Store) discardExtents(exts []alloc.Extent) {
 // discardIdle discards emptied slabs, one at a time, until there is none or the
 // store has other work.
 func (s *Store) discardIdle() {
-	for s.opts.Discard && s.ReadOnly() == nil {
-		e, ok := s.pool.TakeDiscard()
-		if !ok {
-			return
-		}
-		s.disc.begin()
-		s.discardExtents([]alloc.Extent{e})
-		s.pool.DoneDiscard(e)
-		s.disc.end()
+	for s.opts.Discard && s.ReadOnly() == nil && s.discardOne() > 0 {
 		if s.busy() {
 			return
+		}
+	}
+}
+
+// discardOne discards one empty slab and gives its size, 0 if there is none.
+func (s *Store) discardOne() int64 {
+	s.disc.one.Lock()
+	defer s.disc.one.Unlock()
+	e, ok := s.pool.TakeDiscard()
+	if !ok {
+		return 0
+	}
+	s.disc.begin()
+	s.discardExtents([]alloc.Extent{e})
+	s.pool.DoneDiscard(e)
+	s.disc.end()
+	return e.Bytes()
+}
+
+// Trim tells the devices that every free slab holds nothing, those included
+// that were free when the store was opened, and gives the bytes told. progress
+// may be nil. ErrNotSupported when no device takes discards: a file takes them
+// only if it was made sparse.
+func (s *Store) Trim(ctx context.Context, progress func(done, total int64)) (int64, error) {
+	if err := s.gate.enter("trim", "store"); err != nil {
+		return 0, err
+	}
+	defer s.gate.leave()
+	if err := s.ReadOnly(); err != nil {
+		return 0, err
+	}
+	able := false
+	for _, d := range s.devs {
+		able = able || d.Info().Discard
+	}
+	if !able {
+		return 0, base.WithHint(base.Errorf("trim", "store", ErrNotSupported, "no device takes discards"),
+			"files take them when they were formatted with --sparse")
+	}
+	if _, err := s.reclaim(ctx, false); err != nil { // deletes on their way free slabs
+		return 0, err
+	}
+	total, done := int64(s.pool.WantDiscards())*s.layout.SlabBytes, int64(0)
+	for {
+		n := s.discardOne()
+		if n == 0 {
+			return done, nil
+		}
+		if done += n; progress != nil {
+			progress(done, total)
+		}
+		if ctx.Err() != nil {
+			return done, base.Errorf("trim", "store", ErrTimeout, "%w", ctx.Err())
 		}
 	}
 }
