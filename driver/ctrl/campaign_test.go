@@ -21,7 +21,7 @@ import (
 
 // campaignCommands is how many commands the fault campaign sends; the long form
 // has a million.
-var campaignCommands = flag.Int64("campaign", 30000, "commands of the fault campaign")
+var campaignCommands = flag.Int64("campaign", 18000, "commands of the fault campaign")
 
 // campaign is a random workload against a failing controller, with a copy of what
 // every block may hold.
@@ -43,7 +43,7 @@ type campaign struct {
 
 // campaignFaults are the kinds that the campaign draws from.
 var campaignFaults = []sim.Kind{sim.FaultLose, sim.FaultLoseCompletion, sim.FaultDuplicate, sim.FaultWrongSQID, sim.FaultWildSQHD,
-	sim.FaultUnknownCID, sim.FaultStatus, sim.FaultFatal, sim.FaultOnes, sim.FaultDelay}
+	sim.FaultUnknownCID, sim.FaultStatus, sim.FaultFatal, sim.FaultFatal, sim.FaultOnes, sim.FaultDelay}
 
 const (
 	campaignSpan   = 48 * base.MiB // of the device
@@ -136,7 +136,7 @@ func (c *campaign) round(turn int) {
 		}
 	}
 	rules := []sim.Rule{{Kind: sim.FaultDelay, Chance: 0.5, Delay: time.Millisecond}}
-	if c.rnd.IntN(3) == 0 {
+	if c.rnd.IntN(2) == 0 {
 		f := sim.Rule{Kind: campaignFaults[c.rnd.IntN(len(campaignFaults))], Skip: c.rnd.IntN(30), Count: 1 + c.rnd.IntN(5), Delay: 5 * time.Second}
 		f.Status = []nvme.Status{nvme.StatusNSNotReady, nvme.StatusWriteFault | nvme.StatusDNR, nvme.StatusUnrecoveredRead | nvme.StatusDNR}[c.rnd.IntN(3)]
 		rules = []sim.Rule{f, rules[0]}

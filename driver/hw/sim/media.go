@@ -1,12 +1,13 @@
 package sim
 
 import (
+	"errors"
 	"math/rand/v2"
-	"os"
 	"time"
 
 	"github.com/ugds-store/ugds/driver/nvme"
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/unix"
 )
 
 // chunk is the granularity of sparse memory, in bytes.
@@ -22,7 +23,7 @@ type media struct {
 	ns     Namespace
 	bytes  uint64
 	chunks map[uint64]*[chunk]byte
-	file   *os.File // instead of chunks
+	file   *unix.FD // instead of chunks
 	cached bool     // there is a volatile cache
 
 	// dirty is the durable content under the cache: for each unit, a bit for each
@@ -52,35 +53,64 @@ func openMedia(ns Namespace, path string, cached bool) (*media, error) {
 		m.chunks = map[uint64]*[chunk]byte{}
 		return m, nil
 	}
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := unix.Open(path, unix.ReadWrite, 0)
+	if errors.Is(err, unix.ENOENT) {
+		f, err = unix.Open(path, unix.ReadWrite|unix.CreateNew, 0o600)
+	}
 	if err != nil {
 		return nil, base.Wrap("open", path, err)
 	}
-	if st, err := f.Stat(); err != nil || st.Size() < int64(m.bytes) {
-		if err == nil {
-			err = f.Truncate(int64(m.bytes))
-		}
-		if err != nil {
-			_ = f.Close()
-			return nil, base.Wrap("resize", path, err)
-		}
+	if err := m.adopt(f); err != nil {
+		return nil, errors.Join(err, f.Close())
 	}
 	m.file = f
 	return m, nil
+}
+
+// adopt locks the file, so that it has one owner (I5), and makes a new one as
+// large as the namespace. A smaller one has lost something.
+func (m *media) adopt(f *unix.FD) error {
+	if err := unix.TryFlock(f, unix.LockExclusive); err != nil {
+		if errors.Is(err, unix.EAGAIN) {
+			return base.Errorf("open", f.Path(), base.ErrLocked, "%w", err)
+		}
+		return base.Wrap("lock", f.Path(), err)
+	}
+	st, err := unix.FStat(f)
+	switch {
+	case err != nil:
+		return base.Wrap("open", f.Path(), err)
+	case st.Size == 0:
+		return base.Wrap("resize", f.Path(), unix.Truncate(f, int64(m.bytes)))
+	case st.Size < int64(m.bytes):
+		return base.Errorf("open", f.Path(), base.ErrMismatch, "it has %d bytes, the namespace %d", st.Size, m.bytes)
+	}
+	return nil
+}
+
+// whole repeats a read or write until all of p was moved.
+func whole(p []byte, off uint64, move func(f *unix.FD, p []byte, off int64) (int, error), f *unix.FD) bool {
+	for len(p) > 0 {
+		n, err := move(f, p, int64(off))
+		if err != nil || n == 0 {
+			return false
+		}
+		p, off = p[n:], off+uint64(n)
+	}
+	return true
 }
 
 func (m *media) close() error {
 	if m.file == nil {
 		return nil
 	}
-	return base.Wrap("close", m.file.Name(), m.file.Close())
+	return base.Wrap("close", m.file.Path(), m.file.Close())
 }
 
 // read fills p from byte off; false when the file behind it fails.
 func (m *media) read(p []byte, off uint64) bool {
 	if m.file != nil {
-		_, err := m.file.ReadAt(p, int64(off))
-		return err == nil
+		return whole(p, off, unix.Pread, m.file)
 	}
 	for len(p) > 0 {
 		in := off % chunk
@@ -98,8 +128,7 @@ func (m *media) read(p []byte, off uint64) bool {
 // put stores p at byte off without looking at caches.
 func (m *media) put(p []byte, off uint64) bool {
 	if m.file != nil {
-		_, err := m.file.WriteAt(p, int64(off))
-		return err == nil
+		return whole(p, off, unix.Pwrite, m.file)
 	}
 	for len(p) > 0 {
 		in := off % chunk

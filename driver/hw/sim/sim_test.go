@@ -134,9 +134,16 @@ func TestPathIsKept(t *testing.T) {
 				t.Errorf("%v %q", st, mem.Bytes[:4])
 			}
 		})
+		if _, err := sim.Open(cfg); !errors.Is(err, base.ErrLocked) {
+			t.Errorf("second owner: %v", err)
+		}
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+	cfg.Namespaces[0].Blocks *= 2
+	if _, err := sim.Open(cfg); !errors.Is(err, base.ErrMismatch) {
+		t.Errorf("file smaller than the namespace: %v", err)
 	}
 }
 
