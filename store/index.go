@@ -37,6 +37,7 @@ const (
 	// A shard grows by a quarter when it is 85 % full. Shards begin at staggered
 	// sizes, so that they do not all grow at the same object count.
 	shardMinCap  = 16
+	shardSmall   = 256 // a smaller shard doubles: its memory is no matter, its growing is
 	shardMaxLoad = 85
 )
 
@@ -310,7 +311,7 @@ func (s *shard) reserve(v *version) error {
 
 func (s *shard) grow() error {
 	n := len(s.tab) + len(s.tab)/4 + 1
-	if s.doubles {
+	if s.doubles || len(s.tab) < shardSmall {
 		n = 2 * len(s.tab)
 	}
 	return s.resize(n)
