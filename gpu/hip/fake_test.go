@@ -1,0 +1,156 @@
+package hip
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ugds-store/ugds/gpu"
+	"github.com/ugds-store/ugds/internal/dl"
+	"github.com/ugds-store/ugds/internal/testenv"
+)
+
+// The knobs of the fake library, in the order of fakegpu.h.
+const (
+	kCount = iota
+	kOrdering
+	kFlush
+	kDMABuf
+	kMemOps
+	kCapturing
+	kCapability
+	kNeedContext
+)
+
+const (
+	fakeSet = iota
+	fakeFail
+	fakeLog
+	fakeClear
+	fakeBlocks
+	fakeAlloc
+	fakeCurrent
+	fakeUse
+	fakeFree
+)
+
+// fake is a fake runtime library of its own for one test.
+type fake struct {
+	t    *testing.T
+	path string
+	lib  *dl.Library
+}
+
+// built keeps the compiled library for each set of defines.
+var built = struct {
+	sync.Mutex
+	lib map[string][]byte
+}{lib: map[string][]byte{}}
+
+func newFake(t *testing.T, defines ...string) *fake {
+	t.Helper()
+	if _, err := exec.LookPath("gcc"); err != nil {
+		testenv.Skip(t, "needs gcc")
+	}
+	link, err := linker()
+	if err != nil {
+		testenv.Skip(t, err.Error())
+	}
+	f := &fake{t: t, path: filepath.Join(t.TempDir(), "libfakehip.so")}
+	// The same library under another name is another one for the linker, with
+	// state of its own; compiling it takes longer than everything else.
+	built.Lock()
+	defer built.Unlock()
+	key := strings.Join(defines, " ")
+	if built.lib[key] == nil {
+		args := append(defines, "-shared", "-fPIC", "-pthread", "-I", "../testdata", "-o", f.path, "testdata/fakehip.c")
+		if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
+			t.Fatalf("gcc: %v\n%s", err, out)
+		}
+		data, err := os.ReadFile(f.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		built.lib[key] = data
+	} else if err := os.WriteFile(f.path, built.lib[key], 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var symbols []dl.Symbol
+	for _, s := range []string{"fake_set", "fake_fail", "fake_log", "fake_clear", "fake_blocks", "fake_alloc", "fake_current", "fake_use", "fake_free"} {
+		symbols = append(symbols, dl.Symbol{Name: s})
+	}
+	if f.lib, err = dl.Open(link, symbols, f.path); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func (f *fake) set(knob int, v uintptr) { f.lib.Call(fakeSet, uintptr(knob), v) }
+
+func (f *fake) fail(name string, after, code int) {
+	dl.Pinned([]byte(name+"\x00"), func(p uintptr) { f.lib.Call(fakeFail, p, uintptr(after), uintptr(code)) })
+}
+
+// calls gives the functions called since the last time.
+func (f *fake) calls() string {
+	s := dl.Text(f.lib.Call(fakeLog))
+	f.lib.Call(fakeClear)
+	return s
+}
+
+func (f *fake) open() *Backend {
+	f.t.Helper()
+	b, err := Open(Options{Library: f.path})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			f.t.Error(err)
+		}
+		if n := f.lib.Call(fakeBlocks); n != 0 {
+			f.t.Errorf("%d allocations left", n)
+		}
+	})
+	return b
+}
+
+// use gives memory of n bytes, pinned memory of as many, and a stream.
+func use(t *testing.T, d gpu.Device, n int64) (gpu.Memory, gpu.HostMemory, gpu.Stream) {
+	t.Helper()
+	m, err := d.Alloc(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := d.AllocHost(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := d.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(s.Close(), h.Close(), m.Close(), s.Close(), h.Close(), m.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return m, h, s
+}
+
+func finish(t *testing.T, s gpu.Stream) error {
+	t.Helper()
+	n, err := s.Tick()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	return s.WaitTick(ctx, n)
+}
