@@ -30,6 +30,8 @@ type Harness struct {
 	// Window is the size of the register window in bytes.
 	Window uint64
 
+	// Soon bounds what should happen at once; 0 is 10 s.
+	Soon time.Duration
 	// Access, if not nil, reads or writes memory as the device would. It fails
 	// where the device could not.
 	Access func(addr uint64, p []byte, write bool) error
@@ -37,6 +39,13 @@ type Harness struct {
 	Raise func(vector int)
 	// Remove, if not nil, pulls the device out.
 	Remove func()
+}
+
+func (h Harness) soon() (context.Context, context.CancelFunc) {
+	if h.Soon == 0 {
+		h.Soon = 10 * time.Second
+	}
+	return context.WithTimeout(context.Background(), h.Soon)
 }
 
 // Case is one case of the suite.
@@ -148,7 +157,7 @@ func testAlloc(t TB, h Harness) {
 // start lets the device reach memory.
 func start(t TB, h Harness) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := h.soon()
 	defer cancel()
 	if err := errors.Join(h.Dev.Start(ctx), h.Dev.Start(ctx)); err != nil {
 		t.Fatalf("start: %v", err)
@@ -326,18 +335,18 @@ func testInterrupts(t TB, h Harness) {
 		wantErr(t, "no interrupt", err, context.DeadlineExceeded)
 		cancel()
 		v.Wake()
-		if err := waitSoon(v); err != nil {
+		if err := waitSoon(h, v); err != nil {
 			t.Errorf("wake: %v", err)
 		}
 		if err := errors.Join(v.Close(), v.Close()); err != nil {
 			t.Errorf("%v", err)
 		}
-		wantErr(t, "wait after close", waitSoon(v), base.ErrClosed)
+		wantErr(t, "wait after close", waitSoon(h, v), base.ErrClosed)
 	}
 }
 
-func waitSoon(v Vector) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+func waitSoon(h Harness, v Vector) error {
+	ctx, cancel := h.soon()
 	defer cancel()
 	return v.Wait(ctx)
 }
@@ -356,7 +365,7 @@ func testNotLost(t TB, h Harness) {
 	for range 3 {
 		h.Raise(0)
 	}
-	if err := waitSoon(v); err != nil {
+	if err := waitSoon(h, v); err != nil {
 		t.Errorf("interrupts before the wait: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
@@ -365,7 +374,7 @@ func testNotLost(t TB, h Harness) {
 	var wg sync.WaitGroup
 	for range 200 {
 		wg.Go(func() { h.Raise(0) })
-		if err := waitSoon(v); err != nil {
+		if err := waitSoon(h, v); err != nil {
 			t.Fatalf("an interrupt was lost: %v", err)
 		}
 	}
@@ -377,7 +386,7 @@ func testNotLost(t TB, h Harness) {
 		}
 	})
 	for err == nil { // an interrupt may be left over
-		err = waitSoon(v)
+		err = waitSoon(h, v)
 	}
 	wantErr(t, "closed during the wait", err, base.ErrClosed)
 	wg.Wait()
@@ -407,7 +416,7 @@ func testStop(t TB, h Harness) {
 		t.Fatalf("%v", err)
 	}
 	defer b.Free()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := h.soon()
 	defer cancel()
 	for range 3 {
 		if h.Access != nil && h.Access(b.Addr, make([]byte, 4), true) == nil {
@@ -450,7 +459,7 @@ func testRemoval(t TB, h Harness) {
 			t.Errorf("store: %v", err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := h.soon()
 	defer cancel()
 	if err := h.Dev.Stop(ctx); err != nil {
 		t.Errorf("a device that is gone has stopped: %v", err)
@@ -461,8 +470,11 @@ func testClose(t TB, h Harness) {
 	if err := errors.Join(h.Dev.Close(), h.Dev.Close()); err != nil {
 		t.Errorf("%v", err)
 	}
-	_, err := h.Dev.Alloc(PageSize, "conformance")
+	b, err := h.Dev.Alloc(PageSize, "conformance")
 	wantErr(t, "allocate after close", err, base.ErrClosed)
+	if err == nil {
+		b.Free()
+	}
 	_, err = h.Dev.Load32(h.Valid64)
 	wantErr(t, "load after close", err, base.ErrClosed)
 }
