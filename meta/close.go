@@ -22,10 +22,14 @@ func (d *DB) Close(ctx context.Context) error {
 	defer cancel()
 	d.life.end()
 	select {
-	case <-d.life.idle:
-	case <-ctx.Done():
-		return base.Errorf("close metadata", d.o.Dir, base.ErrBusy, "%d users, %d of them iterators, remain",
-			d.life.users(), d.iters.Load())
+	case <-d.life.idle: // also when ctx is over already
+	default:
+		select {
+		case <-d.life.idle:
+		case <-ctx.Done():
+			return base.Errorf("close metadata", d.o.Dir, base.ErrBusy, "%d users, %d of them iterators, remain",
+				d.life.users(), d.iters.Load())
+		}
 	}
 	d.closeOnce.Do(func() { go d.shutDown() })
 	select {
@@ -63,7 +67,12 @@ func (d *DB) shutDown() {
 			done <- err
 		}()
 		d.fs.closing.Store(true)
-		<-d.reaped
+		select {
+		case <-d.reaped:
+		case <-d.fence.ch: // the reaper may wait for Pebble's mutex for ever
+			err = d.fence.err()
+			return
+		}
 		d.views.close()
 		err = d.p.Close()
 	}()

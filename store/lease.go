@@ -192,6 +192,7 @@ func (l *Lease) end(why error) {
 // closed. Safe for concurrent use.
 type Reader struct {
 	n    *Namespace
+	key  []byte
 	h    held
 	once sync.Once
 }
@@ -209,7 +210,7 @@ func (n *Namespace) NewReader(ctx context.Context, key []byte) (*Reader, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &Reader{n: n, h: h}, nil
+	return &Reader{n: n, key: append([]byte(nil), key...), h: h}, nil
 }
 
 // Size of the value in bytes.
@@ -224,7 +225,7 @@ func (r *Reader) ReadRange(ctx context.Context, p []byte, off int64) error {
 	r.h.sh.mu.Lock()
 	r.h.sh.pin(r.h.v.gen)
 	r.h.sh.mu.Unlock()
-	g := &getItem{gi: &GetItem{Dst: Bytes(p), GetOptions: GetOptions{Off: off, Len: int64(len(p)), Exact: true}}, h: r.h}
+	g := &getItem{gi: &GetItem{Key: r.key, Dst: Bytes(p), GetOptions: GetOptions{Off: off, Len: int64(len(p)), Exact: true}}, h: r.h}
 	r.n.readAll(ctx, []*getItem{g})
 	return g.gi.Err
 }

@@ -105,11 +105,8 @@ func (s *Store) writeMark(d int, gen uint64) error {
 	return err
 }
 
-// ownWrite and ownRead count the store's own blocks: marks and superblocks.
-var (
-	ownWrite = driver.PathKey{Path: driver.PathDirect, Write: true, Reason: "superblocks and marks"}
-	ownRead  = driver.PathKey{Path: driver.PathDirect, Reason: "superblocks and marks"}
-)
+// ownWrite counts the store's own blocks: marks and superblocks.
+var ownWrite = driver.PathKey{Path: driver.PathDirect, Write: true, Reason: "superblocks and marks"}
 
 // markRound writes a mark for the last commit, if one is owed, on the first
 // device that takes it, and frees what it covers.

@@ -395,3 +395,26 @@ func TestTrim(t *testing.T) {
 		t.Errorf("a reserved file: %v, want ErrNotSupported", err)
 	}
 }
+
+// TestOpenWithADoneContext gives an error and leaves nothing behind: no lock, no
+// goroutine, and the store opens again.
+func TestOpenWithADoneContext(t *testing.T) {
+	b := filled(t)
+	ctx, cancel := context.WithCancel(bg)
+	cancel()
+	for _, ro := range []bool{false, true} {
+		b.openDevices()
+		o := b.options()
+		o.ReadOnly = ro
+		if s, err := store.Open(ctx, o); err == nil {
+			t.Error("opened with a context that was over")
+			_ = s.Close(bg)
+		}
+		b.closeDevices()
+		if err := b.tryOpen(ro); err != nil {
+			t.Fatalf("after that: %v", err)
+		}
+		b.readAllBack(t, "after a cancelled open")
+		b.close()
+	}
+}

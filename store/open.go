@@ -214,10 +214,10 @@ func newStore(o Options, p *opening) *Store {
 	return s
 }
 
-// abandon releases what a failed Open holds.
+// abandon releases what a failed Open holds, also when its context is over.
 func (s *Store) abandon(ctx context.Context) {
 	if s.db != nil {
-		_ = s.db.Close(ctx)
+		_ = s.db.Close(context.WithoutCancel(ctx))
 	}
 	for _, io := range s.ios {
 		io.close()
