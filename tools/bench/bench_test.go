@@ -42,7 +42,7 @@ func TestEveryCase(t *testing.T) {
 		for _, subject := range []string{Store, Raw, Ring, Files, PebbleKV, PebbleSync, CommitLoop} {
 			for _, c := range []Case{
 				{Size: 4096, Objects: 64, Callers: 4, Batch: 1, Sync: true},
-				{Size: 5000, Objects: 60, Callers: 3, Batch: 7},
+				{Size: 5000, Objects: 60, Callers: 3, Batch: 7, Plain: true},
 				{Size: 65536, Objects: 32, Callers: 1, Batch: 32, Depth: 8},
 			} {
 				c.Subject, c.Op, c.Place, c.Seed = subject, op, place, 7

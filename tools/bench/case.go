@@ -47,6 +47,7 @@ type Case struct {
 	Batch   int    `json:"batch"`           // objects a call
 	Depth   int    `json:"depth,omitempty"` // commands in flight of Ring and Fio; 0 is the batch
 	Sync    bool   `json:"sync"`            // each put or delete returns when durable
+	Plain   bool   `json:"plain,omitempty"` // the store puts from and gets into plain memory, not a region
 	Seed    uint64 `json:"seed"`
 
 	Place Place `json:"place"`
@@ -104,6 +105,9 @@ func (c *Case) Name() string {
 	}
 	if c.Sync && c.changes() {
 		s += ", synced"
+	}
+	if c.Plain {
+		s += ", plain memory"
 	}
 	return s
 }

@@ -176,7 +176,7 @@ func (s *Sweep) Groups() (out []Group) {
 							if sync && (op == OpGet || op == OpExists) {
 								continue
 							}
-							c := Case{Op: op, Size: size, Callers: callers, Batch: batch, Depth: depth, Sync: sync}
+							c := Case{Op: op, Size: size, Callers: callers, Batch: batch, Depth: depth, Sync: sync, Plain: s.Plain}
 							c.Objects = objectsFor(s.Bytes, &c, s.MaxObjects)
 							out = append(out, newGroup(c, s.Subjects))
 						}

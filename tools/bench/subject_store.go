@@ -139,7 +139,7 @@ func (w *storeCaller) put(ctx context.Context, ids []int) error {
 	d := w.s.d
 	o := store.PutOptions{Durability: w.durability(), Replace: d.c.Op == OpMixed}
 	for k, i := range ids {
-		w.bufs[k] = store.Range{Region: d.src, Off: d.off(i), Len: d.c.Size}
+		w.bufs[k] = d.memory(d.src, i)
 		w.puts[k] = store.PutItem{Key: d.keys[i], Value: w.bufs[k : k+1], PutOptions: o}
 	}
 	w.s.n.PutBatch(ctx, w.puts[:len(ids)])
@@ -154,7 +154,7 @@ func (w *storeCaller) put(ctx context.Context, ids []int) error {
 func (w *storeCaller) get(ctx context.Context, ids []int) error {
 	d := w.s.d
 	for k, i := range ids {
-		w.bufs[k] = store.Range{Region: d.dst, Off: d.off(i), Len: d.c.Size}
+		w.bufs[k] = d.memory(d.dst, i)
 		w.gets[k] = store.GetItem{Key: d.keys[i], Dst: w.bufs[k : k+1]}
 	}
 	w.s.n.GetBatch(ctx, w.gets[:len(ids)])
@@ -164,4 +164,12 @@ func (w *storeCaller) get(ctx context.Context, ids []int) error {
 		}
 	}
 	return nil
+}
+
+// memory is where object i lies, as the store is told.
+func (d *dataset) memory(r *driver.Region, i int) store.Range {
+	if d.c.Plain {
+		return store.Range{Bytes: r.Bytes(d.off(i), d.c.Size)}
+	}
+	return store.Range{Region: r, Off: d.off(i), Len: d.c.Size}
 }

@@ -62,7 +62,7 @@ func gateSuite(bytes int64, fio bool) []Group {
 		}
 		add(Case{Op: OpGet, Size: size, Callers: 1, Batch: 32}, goals...)
 	}
-	add(Case{Op: OpPut, Size: 4 * base.KiB, Callers: 64, Batch: 1, Sync: true},
+	add(Case{Op: OpPut, Size: 4 * base.KiB, Callers: 64, Batch: 1, Sync: true, Plain: true},
 		Goal{Store, CommitLoop, 0.8, 0.95}, Goal{Store, PebbleSync, 0.35, 0})
 	return out
 }

@@ -26,6 +26,7 @@ type BenchOptions struct {
 	Batches []int  // objects a call
 	Depths  []int  // commands in flight of the contestants that have a depth
 	Sync    string // "relaxed", "sync" or "both"
+	Plain   bool   // values lie in plain memory, not in regions
 	Against []string
 	Bytes   int64 // of values in each process
 	Rounds  int
@@ -172,7 +173,8 @@ func benchGroups(o *BenchOptions) ([]bench.Group, error) {
 	if len(o.Ops) == 0 {
 		return bench.SuiteGroups(o.Suite, o.Bytes, bench.FindFio() != "")
 	}
-	s := bench.Sweep{Callers: o.Callers, Batches: o.Batches, Depths: o.Depths, Bytes: o.Bytes, MaxObjects: bench.MaxSweepObjects}
+	s := bench.Sweep{Callers: o.Callers, Batches: o.Batches, Depths: o.Depths, Bytes: o.Bytes, Plain: o.Plain,
+		MaxObjects: bench.MaxSweepObjects}
 	known := []string{bench.OpPut, bench.OpGet, bench.OpMixed, bench.OpDelete, bench.OpExists}
 	for _, op := range o.Ops {
 		if !oneOf(op, known) {
