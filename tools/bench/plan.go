@@ -160,6 +160,7 @@ type Sweep struct {
 	Sizes                    []int64
 	Callers, Batches, Depths []int
 	Sync                     []bool
+	Plain                    bool
 	Bytes                    int64 // of values in each case
 	MaxObjects               int
 }
