@@ -327,8 +327,12 @@ func (d *Device) createQueues(ctx context.Context) error {
 			return err
 		}
 		queues = append(queues, q)
+		if err = d.openVector(q); err != nil {
+			d.retire(queues)
+			return err
+		}
 		var c nvme.Command
-		c.SetCreateIOCQ(id, q.cq.Addr, size, 0, false)
+		c.SetCreateIOCQ(id, q.cq.Addr, size, id, q.vec != nil)
 		if _, err = d.admin(ctx, &c); err == nil {
 			c.SetCreateIOSQ(id, q.sq.Addr, size, id, 0)
 			_, err = d.admin(ctx, &c)
@@ -346,6 +350,27 @@ func (d *Device) createQueues(ctx context.Context) error {
 		}
 	}
 	d.queues.Store(&queues)
+	return nil
+}
+
+// openVector gives a queue the interrupt vector with its own number; the admin
+// queue has vector 0. A queue for which the device has none is polled (B-06).
+func (d *Device) openVector(q *queue) error {
+	if d.opts.Mode == Polled {
+		return nil
+	}
+	if n := d.hw.Vectors(); int(q.id) >= n {
+		if int(q.id) == max(n, 1) {
+			d.reason("%d interrupt vectors: queues from %d on are polled", n, q.id)
+		}
+		return nil
+	}
+	v, err := d.hw.Vector(int(q.id))
+	if err != nil {
+		return err
+	}
+	q.vec = v
+	d.reapers.Go(q.serve)
 	return nil
 }
 

@@ -65,6 +65,8 @@ func TestDevice(t *testing.T) {
 			c.FixedPages = 8
 			c.Namespaces[0].NOIOB = 24
 		},
+		"interrupts": func(c *sim.Config, o *ctrl.Options) { o.Mode = ctrl.Interrupts },
+		"hybrid":     func(c *sim.Config, o *ctrl.Options) { o.Mode = ctrl.Hybrid; c.Service = sim.ServiceFixed },
 	} {
 		t.Run(name, func(t *testing.T) {
 			drivertest.Run(t, func(t *testing.T) drivertest.Harness {

@@ -61,7 +61,9 @@ type Device struct {
 
 	ctl      chan struct{} // holds a token while Reset or Close works
 	quit     chan struct{} // closed by Close
+	roomC    chan struct{} // holds a token when room may have come
 	work     sync.WaitGroup
+	reapers  sync.WaitGroup // goroutines that wait for interrupts
 	events   events
 	attachMu sync.Mutex
 	regions  map[uint64]*attached
@@ -76,7 +78,7 @@ func Open(ctx context.Context, dev hw.Device, opts Options) (*Device, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, errors.Join(err, dev.Close())
 	}
-	d := &Device{hw: dev, opts: opts, ctl: make(chan struct{}, 1), quit: make(chan struct{}), regions: map[uint64]*attached{}}
+	d := &Device{hw: dev, opts: opts, ctl: make(chan struct{}, 1), roomC: make(chan struct{}, 1), quit: make(chan struct{}), regions: map[uint64]*attached{}}
 	d.info.Target, d.info.Transport = dev.ID().Target, dev.ID().Transport
 	d.pool.New = func() any { return new(request) }
 	d.queues.Store(&[]*queue{})
@@ -113,7 +115,7 @@ func (d *Device) reason(format string, args ...any) {
 func (d *Device) describe() {
 	block := int64(1) << d.geo.BlockShift
 	i := &d.info
-	i.Engine = "polled"
+	i.Engine = d.opts.Mode.String()
 	i.Model, i.Serial = d.id.Model(), d.id.Serial()
 	i.Capacity, i.BlockSize, i.MemAlign = int64(d.geo.Blocks)*block, block, block
 	i.MaxTransfer = int64(d.limit) * block

@@ -3,6 +3,7 @@ package ctrl_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -397,6 +398,52 @@ func TestJ11ShutdownWritesCache(t *testing.T) {
 	if now := s.Now(); now < cfg.ShutdownDelay {
 		t.Errorf("closed after %v, before the shutdown was done", now)
 	}
+}
+
+// TestB06Vectors: with fewer interrupt vectors than queues those without are
+// polled, which is told once; with enough every completion comes by an interrupt.
+func TestB06Vectors(t *testing.T) {
+	for vectors, told := range map[int]int{0: 1, 1: 1, 2: 1, 3: 1, 4: 0, 5: 0} {
+		cfg := sim.Default(16 * base.MiB)
+		cfg.Vectors, cfg.Real = vectors, true
+		s := model(t, cfg)
+		d := opened(t, s, ctrl.Options{Queues: 3, Mode: ctrl.Interrupts})
+		works(t, d)
+		n := 0
+		for _, r := range d.Info().Reasons {
+			n += strings.Count(r, "are polled")
+		}
+		if n != told || d.Info().Engine != "interrupts" {
+			t.Errorf("%d vectors: told %d times: %q", vectors, n, d.Info().Reasons)
+		}
+	}
+}
+
+// TestInterruptModeSleeps: a waiter in interrupt mode does not poll, and its
+// device deadline is seen all the same.
+func TestInterruptModeSleeps(t *testing.T) {
+	cfg := sim.Default(64 * base.MiB)
+	cfg.Real, cfg.Service = true, sim.ServiceFixed
+	s := model(t, cfg)
+	d := opened(t, s, ctrl.Options{Mode: ctrl.Interrupts, Watch: 5 * time.Millisecond, Deadline: ctrl.Deadlines{ReadWrite: 30 * time.Millisecond}})
+	b := reads(t, d, 8, base.MiB)
+	for range 10 {
+		run(t, d, b)
+	}
+	if s.Counts().Interrupts == 0 {
+		t.Error("no interrupts")
+	}
+	s.Script(sim.Rule{Kind: sim.FaultLose, Count: 1})
+	submit(t, d, b)
+	wait(t, b)
+	if d.State() != driver.StateIsolated || !errors.Is(b.Err(), base.ErrTimeout) {
+		t.Errorf("%v, %v", d.State(), b.Err())
+	}
+	s.Script()
+	if err := d.Reset(bg(t)); err != nil {
+		t.Fatal(err)
+	}
+	run(t, d, b)
 }
 
 var _ hw.Device = (*sim.Sim)(nil)

@@ -22,6 +22,22 @@ const (
 	MinCommand = base.StoreBlock
 )
 
+// Mode is how completions are noticed.
+type Mode uint8
+
+// The modes.
+const (
+	// Polled: the waiter polls until its batch has ended.
+	Polled Mode = iota
+	// Interrupts: the waiter sleeps, and an interrupt of the queue ends that.
+	Interrupts
+	// Hybrid: the waiter polls for Options.Spin, then sleeps.
+	Hybrid
+)
+
+// String names the mode, as Info.Engine does.
+func (m Mode) String() string { return [...]string{"polled", "interrupts", "hybrid"}[m] }
+
 // Options are the choices of Open. The zero value works.
 type Options struct {
 	NSID     uint32        // namespace; 0 takes the only active one
@@ -30,6 +46,8 @@ type Options struct {
 	Depth    int           // commands in flight on a queue; 0 is 255
 	Command  int64         // largest command, bytes; 0 is MaxCommand
 	Watch    time.Duration // how often the watcher looks; 0 is 20 ms, negative never
+	Mode     Mode          // queues without an interrupt vector of their own are polled
+	Spin     time.Duration // of Hybrid; 0 is 150 µs
 	Deadline Deadlines
 }
 
@@ -46,6 +64,7 @@ const (
 	defaultQueues = 8
 	defaultDepth  = 255
 	defaultWatch  = 20 * time.Millisecond
+	defaultSpin   = 150 * time.Microsecond
 	adminDeadline = 10 * time.Second
 )
 
@@ -67,6 +86,7 @@ func (o *Options) EnsureDefaults() {
 		o.Command = MaxCommand
 	}
 	dur(&o.Watch, defaultWatch)
+	dur(&o.Spin, defaultSpin)
 	dur(&o.Deadline.ReadWrite, driver.ReadWriteDeadline)
 	dur(&o.Deadline.Flush, driver.FlushDeadline)
 	dur(&o.Deadline.Discard, driver.DiscardDeadline)
@@ -85,6 +105,9 @@ func (o *Options) Validate() error {
 	want(o.Depth >= 1 && o.Depth <= MaxDepth, "Depth %d is not 1 to %d", o.Depth, MaxDepth)
 	want(o.Command >= MinCommand && o.Command <= MaxCommand && base.IsAligned(o.Command, MinCommand),
 		"Command %d is not a multiple of %d from %d to %d", o.Command, MinCommand, MinCommand, MaxCommand)
+	want(o.Mode <= Hybrid, "Mode %d is not 0 to %d", o.Mode, Hybrid)
+	want(o.Mode == Polled || o.Watch > 0, "Watch %v: without polling only the watcher sees deadlines", o.Watch)
+	want(o.Spin > 0, "Spin %v is not positive", o.Spin)
 	for name, d := range map[string]time.Duration{"ReadWrite": o.Deadline.ReadWrite, "Flush": o.Deadline.Flush,
 		"Discard": o.Deadline.Discard, "Admin": o.Deadline.Admin} {
 		want(d > 0, "Deadline.%s %v is not positive", name, d)

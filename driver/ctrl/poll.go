@@ -14,8 +14,49 @@ import (
 // a register read takes about a microsecond.
 const checkEvery = 1024
 
+// serve reaps when an interrupt says so, until the vector is closed.
+func (q *queue) serve() {
+	for q.vec.Wait(context.Background()) == nil {
+		q.mu.Lock()
+		n := q.reap()
+		q.mu.Unlock()
+		if n > 0 {
+			q.dev.signalRoom()
+		}
+	}
+}
+
+// signalRoom wakes a submitter that waits for room without polling.
+func (d *Device) signalRoom() {
+	select {
+	case d.roomC <- struct{}{}:
+	default:
+	}
+}
+
+// asleep tells whether waiters may sleep: every queue has its interrupts.
+func (d *Device) asleep() bool {
+	if d.opts.Mode == Polled {
+		return false
+	}
+	for _, q := range *d.queues.Load() {
+		if q.vec == nil {
+			return false
+		}
+	}
+	return true
+}
+
 // PollBatch implements driver.Poller.
 func (d *Device) PollBatch(ctx context.Context, b *driver.Batch) error {
+	if d.asleep() {
+		if d.opts.Mode == Hybrid {
+			for end := d.hw.Now() + d.opts.Spin; !b.Ended() && d.hw.Now() < end; {
+				d.pollOnce()
+			}
+		}
+		return driver.WaitDone{}.PollBatch(ctx, b)
+	}
 	done := ctx.Done()
 	for empty := 0; !b.Ended(); {
 		if d.pollOnce() > 0 {

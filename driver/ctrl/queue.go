@@ -56,6 +56,7 @@ type queue struct {
 	free   []uint16
 	parked int // slots that wait to be sent again
 	segs   []nvme.Seg
+	vec    hw.Vector // nil: nobody waits for interrupts of this queue
 
 	bytes atomic.Int64 // in flight, to choose the least loaded queue
 	due   atomic.Int64 // no deadline is earlier; hw.Forever for none
@@ -310,6 +311,9 @@ func (q *queue) kill() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.dead = true
+	if q.vec != nil {
+		_ = q.vec.Close() // it ends serve
+	}
 }
 
 // abandon ends every command with cause. The controller is confirmed stopped.

@@ -264,8 +264,11 @@ func (d *Device) teardown() {
 	d.retired = nil
 	d.mu.Unlock()
 	for _, q := range retired {
+		q.kill()
+	}
+	d.reapers.Wait()
+	for _, q := range retired {
 		q.mu.Lock()
-		q.dead = true
 		q.release()
 		q.mu.Unlock()
 	}

@@ -3,6 +3,7 @@ package ctrl
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/driver/nvme"
@@ -176,9 +177,20 @@ func (u *burst) wait(r *request) error {
 	if u.late != nil {
 		return base.Errorf(r.entry().Op.String(), u.d.info.Target, base.ErrTimeout, "the queue is full: %w", u.late)
 	}
+	if u.d.asleep() {
+		select {
+		case <-u.d.roomC:
+		case <-u.ctx.Done():
+		case <-time.After(roomAgain): // another submitter may have taken the signal
+		}
+		return nil
+	}
 	u.d.pollOnce()
 	return nil
 }
+
+// roomAgain is how often a submitter that sleeps looks for room by itself.
+const roomAgain = time.Millisecond
 
 // inRow is how many commands of a burst go to one queue before another may be
 // chosen: a small batch costs one doorbell.
