@@ -37,10 +37,11 @@ func (q *queue) send(cmd *nvme.Command, w *adminWait, deadline time.Duration) er
 	}
 	s := q.take()
 	s.cmd, s.admin = *cmd, w
-	q.put(s, min(deadline, hw.Forever-q.dev.hw.Now()))
-	if deadline == hw.Forever {
-		s.due = hw.Forever
+	due := hw.Forever
+	if deadline != hw.Forever {
+		due = q.dev.hw.Now() + deadline
 	}
+	q.put(s, due)
 	q.dev.count.commands.Add(-1) // Stats counts those of requests
 	q.ring()
 	return nil

@@ -132,12 +132,12 @@ func (q *queue) renew(s *slot) {
 	}
 }
 
-// put stores the command of a slot in the queue; ring tells the controller. The
-// caller holds mu and has seen room.
-func (q *queue) put(s *slot, deadline time.Duration) {
+// put stores the command of a slot in the queue; ring tells the controller. due is
+// its deadline. The caller holds mu and has seen room.
+func (q *queue) put(s *slot, due time.Duration) {
 	s.tries++
 	s.cmd.CID.Set(s.cid)
-	s.due = q.dev.hw.Now() + deadline
+	s.due = due
 	if int64(s.due) < q.due.Load() {
 		q.due.Store(int64(s.due))
 	}
@@ -264,7 +264,7 @@ func (q *queue) resend() {
 		q.renew(s)
 		s.parked = false
 		q.parked--
-		q.put(s, q.dev.opts.Deadline.ReadWrite)
+		q.put(s, now+q.dev.opts.Deadline.ReadWrite)
 	}
 	q.ring()
 }

@@ -102,11 +102,23 @@ func (d *Device) detachAll() {
 	}
 }
 
-// cursor walks the memory of a request.
+// cursor walks the memory of a request, whose regions it holds.
 type cursor struct {
 	segs []driver.Seg
 	i    int   // segment
 	off  int64 // bytes into it
+
+	region *driver.Region // the region that was looked up last, and what it gave
+	at     *attached
+}
+
+// find is the device's part of a region, remembered while the region stays the
+// same.
+func (c *cursor) find(d *Device, r *driver.Region) *attached {
+	if r != c.region {
+		c.region, c.at = r, d.handle(r)
+	}
+	return c.at
 }
 
 // gather appends the bus memory of the next n bytes to out, without moving the
@@ -118,7 +130,7 @@ func (c *cursor) gather(d *Device, n int64, out []nvme.Seg) []nvme.Seg {
 		if take == 0 {
 			continue
 		}
-		a := d.handle(s.Region)
+		a := c.find(d, s.Region)
 		out = a.append(uint64(s.Off+off), uint64(take), out)
 		n -= take
 	}

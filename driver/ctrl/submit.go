@@ -19,10 +19,11 @@ type burst struct {
 	d       *Device
 	ctx     context.Context
 	queues  []*queue
-	touched uint64 // a bit for each queue
-	at      int    // the queue in use
-	n       int    // commands that it got in a row
-	late    error  // the context has ended
+	touched uint64        // a bit for each queue
+	at      int           // the queue in use
+	n       int           // commands that it got in a row
+	now     time.Duration // when the burst began, or waited last: deadlines count from it
+	late    error         // the context has ended
 }
 
 // Submit implements driver.Device.
@@ -40,7 +41,7 @@ func (d *Device) Submit(ctx context.Context, b *driver.Batch) error {
 		return base.Errorf("submit to", d.info.Target, base.ErrClosed, "the device is being closed")
 	}
 	d.inFlight.Add(int64(len(b.Reqs)))
-	u := burst{d: d, ctx: ctx, queues: *d.queues.Load()}
+	u := burst{d: d, ctx: ctx, queues: *d.queues.Load(), now: d.hw.Now()}
 	for i := range b.Reqs {
 		u.start(b, i)
 	}
@@ -78,8 +79,9 @@ func (u *burst) start(b *driver.Batch, i int) {
 	case q.Op == driver.OpDiscard && !d.info.Discard:
 		err = base.Errorf("discard", d.info.Target, base.ErrNotSupported, "the controller has no Dataset Management command")
 	default:
-		if err = r.hold(); err == nil {
-			u.issue(r)
+		c := cursor{segs: q.Segs}
+		if err = r.hold(&c); err == nil {
+			u.issue(r, &c)
 		}
 	}
 	if err != nil {
@@ -90,7 +92,7 @@ func (u *burst) start(b *driver.Batch, i int) {
 
 // hold takes the segments of a request and makes sure that the device knows their
 // regions.
-func (r *request) hold() error {
+func (r *request) hold(c *cursor) error {
 	q := r.entry()
 	for i := range q.Segs {
 		s := &q.Segs[i]
@@ -98,6 +100,9 @@ func (r *request) hold() error {
 			return err
 		}
 		r.holds = i + 1
+		if s.Region == c.region {
+			continue
+		}
 		a, ok := s.Region.Handle(r.d).(*attached)
 		if !ok {
 			var err error
@@ -105,6 +110,7 @@ func (r *request) hold() error {
 				return err
 			}
 		}
+		c.region, c.at = s.Region, a
 		if !a.aligned {
 			return base.Errorf(q.Op.String(), r.d.info.Target, base.ErrMisaligned,
 				"%s begins at an address that is not a multiple of %d", s.Region, r.d.info.MemAlign)
@@ -115,9 +121,8 @@ func (r *request) hold() error {
 
 // issue cuts a request into commands: at the largest command, at the namespace's
 // boundary, and where PRP entries cannot name the memory.
-func (u *burst) issue(r *request) {
+func (u *burst) issue(r *request, c *cursor) {
 	d, q := u.d, r.entry()
-	c := cursor{segs: q.Segs}
 	shift := d.geo.BlockShift
 	limit := d.limit
 	switch q.Op {
@@ -136,7 +141,7 @@ func (u *burst) issue(r *request) {
 		slba := uint64(q.Off+at) >> shift
 		blocks := nvme.NextCut(slba, uint64(q.Len-at)>>shift, limit, boundary)
 		n := int64(blocks) << shift
-		used, err := u.reserve(r, at, n, &c)
+		used, err := u.reserve(r, at, n, c)
 		if err != nil {
 			r.fail(at, err)
 			return
@@ -171,6 +176,7 @@ func (u *burst) command(r *request, at, n int64, c *cursor) error {
 // wait makes room: it tells the controller what was submitted and polls once.
 func (u *burst) wait(r *request) error {
 	u.ring()
+	defer func() { u.now = u.d.hw.Now() }()
 	if u.late == nil {
 		u.late = u.ctx.Err()
 	}
@@ -253,7 +259,7 @@ func (u *burst) try(r *request, at, n int64, c *cursor) (int64, error) {
 	s.req = r
 	r.left.Add(1)
 	q.bytes.Add(s.load)
-	q.put(s, deadline)
+	q.put(s, u.now+deadline)
 	u.touched |= 1 << i
 	u.n++
 	return n, nil
