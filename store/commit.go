@@ -24,7 +24,6 @@ func (s *Store) commitLoop() {
 		case <-timer.C:
 		}
 		for s.roundDue() {
-			s.gather()
 			s.round()
 		}
 		timer.Reset(s.untilNext())
@@ -75,7 +74,6 @@ func (s *Store) round() {
 		return
 	}
 	s.count.rounds.Add(1)
-	begin := time.Now()
 	s.writeDeferred(set)
 	batch := meta.NewBatch()
 	if mutant.On(mutant.ApplyBeforeFlush) {
@@ -112,10 +110,6 @@ func (s *Store) round() {
 	s.finishRound(set, live, top, err)
 	s.settled(set)
 	s.marks.lastRound = time.Now()
-	s.marks.lastTook = s.marks.lastRound.Sub(begin)
-	s.q.mu.Lock()
-	s.marks.lastSync = syncOps(live) + syncOps(s.q.ops)
-	s.q.mu.Unlock()
 }
 
 // closeSet takes the finished operations, at most MaxRoundOps.
@@ -134,16 +128,6 @@ func (s *Store) closeSet() []*op {
 		s.q.oldest = time.Time{}
 	}
 	return set
-}
-
-// syncOps counts the operations whose callers wait.
-func syncOps(ops []*op) (n int) {
-	for _, o := range ops {
-		if !o.relaxed {
-			n++
-		}
-	}
-	return n
 }
 
 func addToBatch(b *meta.Batch, o *op) {

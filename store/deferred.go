@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"sort"
-	"time"
 
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/internal/base"
@@ -136,46 +135,6 @@ func (w *deferredWrite) land(ctx context.Context, s *Store) {
 		}
 		for _, o := range w.of[i] {
 			o.err = r.Err
-		}
-	}
-}
-
-// gatherMax bounds how long a round waits for the callers that the last one
-// answered.
-const gatherMax = time.Millisecond
-
-// gather lets sync callers that the last round answered come back with their
-// next operation, so that they stay together: without it two halves alternate
-// and each pays for a flush and a commit of its own. It waits for as many as the
-// last round answered or met, at most half as long as that round took.
-func (s *Store) gather() {
-	want := s.marks.lastSync
-	limit := min(gatherMax, s.marks.lastTook/2)
-	if want <= 1 || limit <= 0 {
-		return
-	}
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	for {
-		s.q.mu.Lock()
-		enough := len(s.q.ops) >= want
-		s.q.gather = want
-		if enough {
-			s.q.gather = 0
-		}
-		s.q.mu.Unlock()
-		if enough {
-			return
-		}
-		select {
-		case <-s.kick:
-		case <-timer.C:
-			s.q.mu.Lock()
-			s.q.gather = 0
-			s.q.mu.Unlock()
-			return
-		case <-s.stop:
-			return
 		}
 	}
 }

@@ -15,12 +15,10 @@ import (
 // owed.
 type marker struct {
 	epoch     uint64
-	committed uint64        // generation of the last commit
-	seq       []uint64      // last mark sequence number of each device
-	lastRound time.Time     // when the last round ended
-	lastTook  time.Duration // how long it took
-	lastSync  int           // callers that it answered, and those that queued meanwhile
-	owed      atomic.Bool   // committed is not yet covered by a durable mark
+	committed uint64      // generation of the last commit
+	seq       []uint64    // last mark sequence number of each device
+	lastRound time.Time   // when the last round ended
+	owed      atomic.Bool // committed is not yet covered by a durable mark
 }
 
 // flushSet flushes every device that holds data of the set, all at once, with a

@@ -63,7 +63,6 @@ type queue struct {
 	relaxed int64     // bytes of relaxed puts not yet decided
 	oldest  time.Time // when the first relaxed operation of ops entered
 	urgent  bool      // somebody waits
-	gather  int       // the committer waits for so many operations; 0 if it does not
 	room    chan struct{}
 }
 
@@ -170,9 +169,6 @@ func (s *Store) enqueue(o *op, next version, stamps []stamp) error {
 	err := s.enqueueLocked(o)
 	// A relaxed operation that joins others finds the committer's timer running.
 	due := s.q.urgent || len(s.q.ops) == 1
-	if s.q.gather > 0 {
-		due = len(s.q.ops) >= s.q.gather
-	}
 	s.q.mu.Unlock()
 	o.sh.mu.Unlock()
 	if err != nil {
