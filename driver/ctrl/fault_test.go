@@ -1,9 +1,11 @@
 package ctrl_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -444,6 +446,107 @@ func TestInterruptModeSleeps(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, d, b)
+}
+
+// TestJ11PowerCut: after a power cut the device is isolated and counts it; what was
+// flushed or forced is there, the rest is old or new, block by block.
+func TestJ11PowerCut(t *testing.T) {
+	for seed := range uint64(8) {
+		cfg := sim.Default(16 * base.MiB)
+		cfg.Seed = seed
+		s := model(t, cfg)
+		d := opened(t, s, quiet)
+		r, err := driver.AllocRegion(4096, "ctrl test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		write := func(block int64, c byte, fua bool) {
+			for i := range r.CPU() {
+				r.CPU()[i] = c
+			}
+			if err := driver.Do(bg(t), d, driver.Request{Op: driver.OpWrite, FUA: fua, Off: block * 4096, Len: 4096, Segs: []driver.Seg{r.Seg(0, 4096)}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for block := range int64(30) {
+			write(block, 1, false)
+		}
+		if err := driver.Flush(bg(t), d); err != nil {
+			t.Fatal(err)
+		}
+		for block := range int64(20) {
+			write(block, 2, block >= 10)
+		}
+		s.Power()
+		b := reads(t, d, 1, 4096)
+		submit(t, d, b)
+		wait(t, b) // nobody answers; the poller looks why
+		if d.State() != driver.StateIsolated || d.Incarnation() != 1 {
+			t.Fatalf("%v, incarnation %d: %v", d.State(), d.Incarnation(), b.Err())
+		}
+		if err := d.Reset(bg(t)); err != nil {
+			t.Fatal(err)
+		}
+		seen := [256]int{}
+		for block := range int64(30) {
+			if err := driver.Do(bg(t), d, driver.Request{Op: driver.OpRead, Off: block * 4096, Len: 4096, Segs: []driver.Seg{r.Seg(0, 4096)}}); err != nil {
+				t.Fatal(err)
+			}
+			c := r.CPU()[0]
+			if bytes.Count(r.CPU(), []byte{c}) != 4096 || block >= 10 && block < 20 && c != 2 || block >= 20 && c != 1 {
+				t.Errorf("seed %d: block %d holds %d", seed, block, c)
+			}
+			if block < 10 {
+				seen[c]++
+			}
+		}
+		if seen[1]+seen[2] != 10 {
+			t.Errorf("seed %d: unflushed blocks hold %d old and %d new", seed, seen[1], seen[2])
+		}
+	}
+}
+
+// TestB12ParallelOpen: slow controllers are brought up at the same time.
+func TestB12ParallelOpen(t *testing.T) {
+	start := time.Now()
+	var wg sync.WaitGroup
+	for range 8 {
+		cfg := sim.Default(16 * base.MiB)
+		cfg.Real, cfg.ReadyDelay = true, 200*time.Millisecond
+		s := model(t, cfg)
+		wg.Go(func() { opened(t, s, quiet) })
+	}
+	wg.Wait()
+	if took := time.Since(start); took > 800*time.Millisecond {
+		t.Errorf("8 controllers of 200 ms took %v", took)
+	}
+}
+
+// TestDedicatedController: driver and controller run at the same time; what orders
+// their memory accesses are doorbells and phase tags alone.
+func TestDedicatedController(t *testing.T) {
+	for _, mode := range []ctrl.Mode{ctrl.Polled, ctrl.Interrupts} {
+		cfg := sim.Default(64 * base.MiB)
+		cfg.Dedicated, cfg.Real = true, true
+		s := model(t, cfg)
+		ctx, cancel := context.WithCancel(context.Background())
+		var wg sync.WaitGroup
+		wg.Go(func() { s.Serve(ctx) })
+		t.Cleanup(func() { cancel(); wg.Wait() })
+		d := opened(t, s, ctrl.Options{Mode: mode, Depth: 15})
+		for range 10 {
+			works(t, d)
+		}
+		s.Script(sim.Rule{Kind: sim.FaultFatal, Skip: 20, Count: 1})
+		b := reads(t, d, 64, 64<<10)
+		submit(t, d, b)
+		wait(t, b)
+		if err := d.Reset(bg(t)); err != nil {
+			t.Fatal(err)
+		}
+		run(t, d, b)
+	}
 }
 
 var _ hw.Device = (*sim.Sim)(nil)

@@ -51,6 +51,8 @@ type Config struct {
 	Seed    uint64 // of every random choice
 	Real    bool   // the clock is the real one
 	Service Service
+	// Dedicated: the model works in Serve, on another processor than the driver.
+	Dedicated bool
 
 	CAP        nvme.CAPFields
 	RawCAP     uint64 // if not 0, what CAP reads as instead

@@ -13,7 +13,8 @@
 // goroutine of the driver that polls or waits, so that a run with one goroutine
 // and one seed is the same every time. Its clock is virtual unless the Config says
 // otherwise: it stands still while the model has something to do now, and
-// otherwise moves to the next thing that it or the driver waits for.
+// otherwise moves to the next thing that it or the driver waits for. With
+// Config.Dedicated it works in Serve instead, beside the driver.
 //
 // # Service time
 //

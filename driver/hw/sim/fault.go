@@ -170,6 +170,6 @@ func (s *Sim) power() {
 		m.lose(s.rnd)
 	}
 	s.powerOn()
-	s.bus.master = false
+	s.bus.master, s.unaware = false, true
 	s.wakeAll()
 }

@@ -103,6 +103,9 @@ func (v *vector) Wait(ctx context.Context) error {
 
 // advance lets the model work until it has nothing to do now or later.
 func (s *Sim) advance() bool {
+	if s.cfg.Dedicated {
+		return false
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.step(hw.Forever)

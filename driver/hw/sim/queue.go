@@ -120,7 +120,7 @@ func (s *Sim) ring(off uint64, v uint32) {
 	s.wakeAll()
 	if !s.csts.Ready() || !s.cc.Enabled() {
 		// A driver that has not noticed a failure yet may still ring.
-		if !s.csts.Fatal() {
+		if !s.csts.Fatal() && !s.unaware {
 			s.violate("doorbell at %#x was written while RDY or EN is 0 (Base 3.5.1)", off)
 		}
 		return

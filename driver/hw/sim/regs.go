@@ -20,6 +20,7 @@ type regs struct {
 	// When a change of CSTS is due; hw.Forever for none.
 	readyAt, unreadyAt, shutdownAt time.Duration
 	deafUntil                      time.Duration // admin doorbells are ignored
+	unaware                        bool          // the driver may not know yet that there was a reset
 }
 
 // powerOn puts the controller into the state after power on or a function-level
@@ -229,7 +230,7 @@ func (s *Sim) enable() {
 		s.csts |= nvme.CSTSFatal
 		return
 	}
-	s.csts = s.csts.WithShutdown(false, false)
+	s.csts, s.unaware = s.csts.WithShutdown(false, false), false
 	if !s.cfg.NeverReady {
 		s.readyAt = s.now + s.cfg.ReadyDelay
 	}

@@ -297,6 +297,10 @@ const idlePauses = 64
 
 // Pause implements hw.Clock: the model does one step.
 func (s *Sim) Pause(until time.Duration) {
+	if s.cfg.Dedicated {
+		runtime.Gosched()
+		return
+	}
 	s.mu.Lock()
 	did := s.step(until)
 	if s.idle++; did {
@@ -309,6 +313,20 @@ func (s *Sim) Pause(until time.Duration) {
 		time.Sleep(20 * time.Microsecond)
 	case !did:
 		runtime.Gosched()
+	}
+}
+
+// Serve works until ctx ends, for a model with Config.Dedicated: then nothing
+// repeats by its seed, but driver and controller run at the same time, as they do
+// in a machine.
+func (s *Sim) Serve(ctx context.Context) {
+	for ctx.Err() == nil {
+		s.mu.Lock()
+		did := s.step(hw.Forever)
+		s.mu.Unlock()
+		if !did {
+			runtime.Gosched()
+		}
 	}
 }
 
