@@ -10,10 +10,16 @@ import (
 	"github.com/ugds-store/ugds/meta"
 )
 
-// commitLoop is the one committer. It sleeps until somebody waits, a relaxed
-// operation comes of age, or an idle store owes a mark.
-func (s *Store) commitLoop() {
+// A round goes through two goroutines, so that the flush of one round overlaps
+// the commit of the round before. flushLoop closes the set and makes its data
+// durable; commitLoop commits and publishes, one round after the other in their
+// order.
+
+// flushLoop sleeps until somebody waits, a relaxed operation comes of age, or an
+// idle store owes a mark.
+func (s *Store) flushLoop() {
 	defer s.loops.Done()
+	defer close(s.flushed)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
@@ -24,7 +30,9 @@ func (s *Store) commitLoop() {
 		case <-timer.C:
 		}
 		for s.roundDue() {
-			s.round()
+			if r := s.flushRound(); r != nil {
+				s.flushed <- r // waits until the round before is published
+			}
 		}
 		timer.Reset(s.untilNext())
 		s.idleWork()
@@ -46,7 +54,7 @@ func (s *Store) untilNext() time.Duration {
 	if len(s.q.ops) > 0 {
 		return max(0, s.opts.RoundAge-time.Since(s.q.oldest))
 	}
-	if s.marks.owed.Load() {
+	if s.markOwed() {
 		return s.opts.IdleMark
 	}
 	return time.Hour
@@ -58,24 +66,31 @@ func (s *Store) idleWork() {
 	if s.busy() {
 		return
 	}
-	if s.marks.owed.Load() && time.Since(s.marks.lastRound) >= s.opts.IdleMark {
+	if s.markOwed() && time.Since(time.Unix(0, s.marks.lastRound.Load())) >= s.opts.IdleMark {
 		// An error isolates the device, and the next round or mark tries again.
 		_ = s.markRound(context.Background())
 		s.wakeDiscarder()
 	}
 }
 
-// round commits what is finished: close the set, flush, commit, publish.
-func (s *Store) round() {
+// flushedRound is a set whose data is durable, on its way to the commit.
+type flushedRound struct {
+	set  []*op // as it was closed, barriers and failed operations included
+	live []*op // to be committed
+	top  uint64
+}
+
+// flushRound closes a set, writes what was deferred, flushes, and withdraws what
+// did not become durable.
+func (s *Store) flushRound() *flushedRound {
 	s.roundMu.Lock()
 	defer s.roundMu.Unlock()
 	set := s.closeSet()
 	if len(set) == 0 {
-		return
+		return nil
 	}
 	s.count.rounds.Add(1)
 	s.writeDeferred(set)
-	batch := meta.NewBatch()
 	if mutant.On(mutant.ApplyBeforeFlush) {
 		s.applyEarly(set)
 	}
@@ -89,27 +104,39 @@ func (s *Store) round() {
 		set = append(set, late...)
 		failed = append(failed, make([]error, len(set)-len(failed))...)
 	}
-	var live []*op
-	top := uint64(0)
+	r := &flushedRound{set: set}
 	for i, o := range set {
-		top = max(top, o.gen)
+		r.top = max(r.top, o.gen)
 		switch {
 		case o.kind == opBarrier:
 		case failed[i] != nil:
 			s.withdraw(o, failed[i])
 		default:
-			live = append(live, o)
-			addToBatch(batch, o)
+			r.live = append(r.live, o)
 			if mutant.On(mutant.DeleteBeforeReuse) {
 				s.freeNow(o.old.exts)
 				o.old.exts = nil
 			}
 		}
 	}
-	err := s.commit(batch, top, len(live))
-	s.finishRound(set, live, top, err)
-	s.settled(set)
-	s.marks.lastRound = time.Now()
+	return r
+}
+
+// commitLoop commits rounds and publishes them.
+func (s *Store) commitLoop() {
+	defer s.loops.Done()
+	batch := meta.NewBatch()
+	for r := range s.flushed {
+		batch.Reset()
+		for _, o := range r.live {
+			addToBatch(batch, o)
+		}
+		err := s.commit(batch, r.top, len(r.live))
+		s.finishRound(r.set, r.live, r.top, err)
+		s.settled(r.set)
+		s.marks.lastRound.Store(time.Now().UnixNano())
+		s.wake() // a mark is owed, or operations came meanwhile
+	}
 }
 
 // closeSet takes the finished operations, at most MaxRoundOps.
@@ -121,7 +148,7 @@ func (s *Store) closeSet() []*op {
 	rest := copy(s.q.ops, s.q.ops[n:])
 	clear(s.q.ops[rest:])
 	s.q.ops = s.q.ops[:rest]
-	s.q.round = set
+	s.q.round = append(s.q.round, set...)
 	s.q.urgent = rest > 0 && s.q.urgent
 	s.q.oldest = time.Now()
 	if rest == 0 {
@@ -175,24 +202,29 @@ func (s *Store) finishRound(set, live []*op, top uint64, err error) {
 		return
 	}
 	if len(live) > 0 {
-		s.marks.committed = top
-		s.marks.owed.Store(true)
+		s.marks.committed.Store(top)
 		s.count.roundOps.Add(int64(len(live)))
 	}
 	s.q.mu.Lock()
-	s.q.round = nil
+	s.q.leave(len(set))
 	s.q.mu.Unlock()
-	for _, o := range set {
-		if o.kind == opBarrier {
-			s.decide(o, s.barrierAnswer())
-		}
-	}
 	for _, o := range live {
 		s.publish(o, top)
 	}
+	for _, o := range set {
+		if o.kind == opBarrier {
+			s.decide(o, s.ReadOnly())
+		}
+	}
 }
 
-func (s *Store) barrierAnswer() error { return s.ReadOnly() }
+// leave forgets the n oldest operations of the rounds under way. The caller
+// holds q.mu.
+func (q *queue) leave(n int) {
+	rest := copy(q.round, q.round[n:])
+	clear(q.round[rest:])
+	q.round = q.round[:rest]
+}
 
 // publish ends a committed operation: a sync one becomes visible, and what it
 // replaced or deleted is given back.
@@ -237,7 +269,8 @@ func (s *Store) failRound(set, live []*op, err error) {
 	}
 	s.q.mu.Lock()
 	rest := s.q.ops
-	s.q.ops, s.q.round = nil, nil
+	s.q.ops = nil
+	s.q.leave(len(set))
 	s.q.mu.Unlock()
 	for _, o := range live {
 		s.decide(o, base.Wrap(o.verb(), keyText(o.key), err))

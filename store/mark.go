@@ -4,22 +4,23 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/mutant"
 )
 
-// marker keeps what commit marks are written from. Guarded by roundMu, except
-// owed.
+// marker keeps what commit marks are written from. epoch and seq are guarded by
+// roundMu.
 type marker struct {
 	epoch     uint64
-	committed uint64      // generation of the last commit
-	seq       []uint64    // last mark sequence number of each device
-	lastRound time.Time   // when the last round ended
-	owed      atomic.Bool // committed is not yet covered by a durable mark
+	seq       []uint64      // last mark sequence number of each device
+	committed atomic.Uint64 // generation of the last commit
+	lastRound atomic.Int64  // when the last round ended, in nanoseconds of Unix time
 }
+
+// markOwed tells whether the last commit is not yet covered by a durable mark.
+func (s *Store) markOwed() bool { return !s.space.covers(s.marks.committed.Load()) }
 
 // flushSet flushes every device that holds data of the set, all at once, with a
 // mark for the previous commit among the data. It gives the error of each
@@ -35,7 +36,7 @@ func (s *Store) flushSet(set []*op) []error {
 			need[st.dev] = !mutant.On(mutant.FirstDeviceOnly) || st.dev == first
 		}
 	}
-	errs := s.flushDevices(need, s.marks.owed.Load())
+	errs := s.flushDevices(need, s.markOwed())
 	failed := make([]error, len(set))
 	for i, o := range set {
 		if o.err != nil { // its deferred write failed
@@ -61,7 +62,7 @@ func (s *Store) flushDevices(need []bool, withMark bool) []error {
 	errs := make([]error, len(s.devs))
 	var wg sync.WaitGroup
 	var marked atomic.Bool
-	gen := s.marks.committed
+	gen := s.marks.committed.Load()
 	for d, yes := range need {
 		if !yes {
 			continue
@@ -77,7 +78,6 @@ func (s *Store) flushDevices(need []bool, withMark bool) []error {
 	wg.Wait()
 	if marked.Load() {
 		s.count.marks.Add(1)
-		s.marks.owed.Store(false)
 		s.covered(gen)
 	}
 	return errs
@@ -111,7 +111,8 @@ var ownWrite = driver.PathKey{Path: driver.PathDirect, Write: true, Reason: "sup
 func (s *Store) markRound(ctx context.Context) error {
 	s.roundMu.Lock()
 	defer s.roundMu.Unlock()
-	if !s.marks.owed.Load() {
+	gen := s.marks.committed.Load()
+	if s.space.covers(gen) {
 		return nil
 	}
 	if err := s.ReadOnly(); err != nil {
@@ -122,7 +123,7 @@ func (s *Store) markRound(ctx context.Context) error {
 		need := make([]bool, len(s.devs))
 		need[d] = true
 		last = s.flushDevices(need, true)[d]
-		if !s.marks.owed.Load() {
+		if s.space.covers(gen) {
 			return nil
 		}
 		if ctx.Err() != nil {

@@ -58,7 +58,7 @@ func (o *op) wait(ctx context.Context, what, object string) error {
 type queue struct {
 	mu      sync.Mutex
 	ops     []*op
-	round   []*op // of the round under way
+	round   []*op // of the rounds under way, in order
 	gen     uint64
 	relaxed int64     // bytes of relaxed puts not yet decided
 	oldest  time.Time // when the first relaxed operation of ops entered

@@ -205,7 +205,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 func newStore(o Options, p *opening) *Store {
 	s := &Store{opts: o, layout: p.layout, devs: p.devs, ios: p.ios, hash: newHasher(p.key),
 		ns: make(map[string]*nsState), nsByID: make(map[uint32]*nsState),
-		kick: make(chan struct{}, 1), stop: make(chan struct{}), memAlign: 1}
+		kick: make(chan struct{}, 1), flushed: make(chan *flushedRound), stop: make(chan struct{}), memAlign: 1}
 	s.disc.wake = make(chan struct{}, 1)
 	s.marks.seq = p.seq
 	for _, d := range s.devs {
@@ -259,9 +259,8 @@ func (s *Store) loadWith(ctx context.Context, p *opening, each func(uint32, []by
 		s.addNamespace(m)
 	}
 	s.q.gen = max(h.LastGen, p.top.Gen)
-	s.marks.committed = h.LastGen
+	s.marks.committed.Store(h.LastGen)
 	s.space.mark = p.top.Gen
-	s.marks.owed.Store(h.LastGen > p.top.Gen)
 	if err := s.db.Scan(ctx, each); err != nil {
 		return err
 	}
@@ -420,7 +419,8 @@ func (s *Store) start() {
 	for d := range s.devs {
 		s.watch(d)
 	}
-	s.loops.Add(2)
+	s.loops.Add(3)
+	go s.flushLoop()
 	go s.commitLoop()
 	go s.discardLoop()
 	s.wake()

@@ -77,6 +77,13 @@ type freed struct {
 	exts []alloc.Extent
 }
 
+// covers tells whether a durable mark covers generation gen.
+func (r *reuse) covers(gen uint64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return gen <= r.mark
+}
+
 // free gives extents back as soon as I2 allows.
 func (s *Store) free(durable uint64, exts []alloc.Extent) {
 	s.space.mu.Lock()

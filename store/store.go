@@ -36,19 +36,20 @@ type Store struct {
 	ns     map[string]*nsState
 	nsByID map[uint32]*nsState
 
-	roundMu sync.Mutex // one round, mark or withdrawal at a time
+	roundMu sync.Mutex // one flush of a round, mark or withdrawal at a time
 	marks   marker     // guarded by roundMu
 	ios     []*blockIO // guarded by roundMu
 
-	roErr  atomic.Pointer[error] // why the store takes no changes
-	sticky atomic.Pointer[error] // a withdrawn relaxed operation that no Flush told of
-	gate   gate
-	kick   chan struct{}
-	stop   chan struct{}
-	loops  sync.WaitGroup // committer, monitors, discarder
-	bg     sync.WaitGroup // flights left behind by callers
-	count  counters
-	unsub  []func()
+	roErr   atomic.Pointer[error] // why the store takes no changes
+	sticky  atomic.Pointer[error] // a withdrawn relaxed operation that no Flush told of
+	gate    gate
+	kick    chan struct{}
+	flushed chan *flushedRound // from flushLoop to commitLoop
+	stop    chan struct{}
+	loops   sync.WaitGroup // committer, monitors, discarder
+	bg      sync.WaitGroup // flights left behind by callers
+	count   counters
+	unsub   []func()
 
 	loading []alloc.Extent // scratch of loadRecord
 
