@@ -1,0 +1,185 @@
+package xfer
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/gpu"
+	"github.com/ugds-store/ugds/internal/base"
+)
+
+// Endpoint is the other side of a transfer: a file, a range of a device, or
+// pinned host memory. Make one with Reader, Writer, File, Extent or Pinned.
+type Endpoint interface {
+	// place tells how much room [off, off+n) needs in a bounce buffer, and
+	// where in it the first byte lies.
+	place(off, n int64, write bool) (lead, room int64, err error)
+	// begin starts moving [off, off+n), placed at byte at of the lane's memory.
+	begin(ctx context.Context, l *lane, at, off, n int64, write bool, w *work) error
+	// end waits for it and gives the bytes moved, and those that commands
+	// carried. Fewer than n without an error means the end of the data.
+	end(w *work) (moved, carried int64, err error)
+	// async tells that begin returns before the bytes moved.
+	async() bool
+	// reason tells why the bytes are staged.
+	reason() string
+}
+
+// work is a transfer between an endpoint and a bounce buffer.
+type work struct {
+	batch driver.Batch
+	segs  [1]driver.Seg
+	buf   []byte
+	off   int64
+	n     int64
+	write bool
+	begun bool
+}
+
+// file is anything with positioned reads or writes.
+type file struct {
+	r io.ReaderAt
+	w io.WriterAt
+}
+
+// Reader is a source that is read at offsets: an *os.File, for example. It must
+// be safe for concurrent use.
+func Reader(r io.ReaderAt) Endpoint { return &file{r: r} }
+
+// Writer is a sink that is written at offsets, under the same rule.
+func Writer(w io.WriterAt) Endpoint { return &file{w: w} }
+
+// File is both.
+func File(f interface {
+	io.ReaderAt
+	io.WriterAt
+}) Endpoint {
+	return &file{f, f}
+}
+
+func (f *file) place(_, n int64, write bool) (int64, int64, error) {
+	if write && f.w == nil || !write && f.r == nil {
+		return 0, 0, base.Errorf("move", "file", base.ErrInvalid, "it was not given for this direction")
+	}
+	return 0, n, nil
+}
+
+func (f *file) begin(_ context.Context, l *lane, at, off, n int64, write bool, w *work) error {
+	w.buf, w.off, w.n, w.write = l.bytes(at, n), off, n, write
+	return nil
+}
+
+func (f *file) end(w *work) (moved, carried int64, err error) {
+	var n int
+	if w.write {
+		n, err = f.w.WriteAt(w.buf, w.off)
+	} else if n, err = f.r.ReadAt(w.buf, w.off); errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return int64(n), int64(n), err
+}
+
+func (f *file) async() bool    { return false }
+func (f *file) reason() string { return ReasonFile }
+
+// extent is a range of a device.
+type extent struct {
+	dev  driver.Device
+	off  int64
+	size int64
+	in   driver.Info
+}
+
+// Extent is the range [off, off+size) of a device, which must be a multiple of
+// the block size. Reads may begin and end inside a block; writes must not:
+// ErrMisaligned.
+func Extent(d driver.Device, off, size int64) (Endpoint, error) {
+	in := d.Info()
+	if off%in.BlockSize != 0 || size%in.BlockSize != 0 {
+		return nil, base.Errorf("use", in.Target, base.ErrMisaligned,
+			"offset %d and size %d must be multiples of %d", off, size, in.BlockSize)
+	}
+	if !base.CheckRange(off, size, in.Capacity) || 2*in.BlockSize > slack || in.MemAlign > gpu.HostPage {
+		return nil, base.Errorf("use", in.Target, base.ErrOutOfRange,
+			"offset %d, size %d, capacity %d, blocks of %d", off, size, in.Capacity, in.BlockSize)
+	}
+	return &extent{d, off, size, in}, nil
+}
+
+func (e *extent) place(off, n int64, write bool) (lead, room int64, err error) {
+	lead = off % e.in.BlockSize
+	room = base.AlignUp(lead+n, e.in.BlockSize)
+	if write && (lead != 0 || room != n) {
+		return 0, 0, base.Errorf("write", e.in.Target, base.ErrMisaligned,
+			"offset %d and length %d must be multiples of %d", off, n, e.in.BlockSize)
+	}
+	return lead, room, nil
+}
+
+func (e *extent) begin(ctx context.Context, l *lane, at, off, n int64, write bool, w *work) error {
+	lead, room, err := e.place(off, n, write)
+	if err != nil {
+		return err
+	}
+	op := driver.OpRead
+	if write {
+		if !base.CheckRange(off, n, e.size) {
+			return base.Errorf("write", e.in.Target, base.ErrOutOfRange, "%d bytes at %d of %d", n, off, e.size)
+		}
+		op = driver.OpWrite
+	}
+	if off >= e.size {
+		w.n = 0 // the end of the data
+		return nil
+	}
+	room = min(room, e.size-(off-lead))
+	w.n = min(n, room-lead)
+	w.segs[0] = l.region.Seg(at, room)
+	w.batch.Reqs = append(w.batch.Reqs[:0], driver.Request{Op: op, Off: e.off + off - lead, Len: room, Segs: w.segs[:]})
+	if err := e.dev.Submit(ctx, &w.batch); err != nil {
+		return err
+	}
+	w.begun = true
+	return nil
+}
+
+func (e *extent) end(w *work) (moved, carried int64, err error) {
+	if !w.begun {
+		return 0, 0, nil
+	}
+	w.begun = false
+	// The device's own deadline ends the wait; the memory is its until then.
+	if err := w.batch.Wait(context.Background()); err != nil {
+		return 0, 0, err
+	}
+	r := &w.batch.Reqs[0]
+	if r.Err != nil {
+		return 0, r.Done, r.Err
+	}
+	return w.n, r.Done, nil
+}
+
+func (e *extent) async() bool    { return true }
+func (e *extent) reason() string { return ReasonNoTransport }
+
+// pinned is host memory that the copy engine reaches by itself.
+type pinned struct{ mem gpu.HostMemory }
+
+// Pinned is host memory of the backend. It moves without a copy by the
+// processor, and must not be closed or changed meanwhile.
+func Pinned(mem gpu.HostMemory) Endpoint { return &pinned{mem} }
+
+func (p *pinned) place(off, n int64, _ bool) (int64, int64, error) {
+	if !base.CheckRange(off, n, int64(len(p.mem.Bytes()))) {
+		return 0, 0, base.Errorf("move", "pinned memory", base.ErrOutOfRange,
+			"%d bytes at %d of %d", n, off, len(p.mem.Bytes()))
+	}
+	return 0, 0, nil
+}
+
+func (p *pinned) begin(context.Context, *lane, int64, int64, int64, bool, *work) error { return nil }
+func (p *pinned) end(*work) (int64, int64, error)                                      { return 0, 0, nil }
+func (p *pinned) async() bool                                                          { return false }
+func (p *pinned) reason() string                                                       { return ReasonPinned }

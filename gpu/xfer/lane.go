@@ -1,0 +1,180 @@
+package xfer
+
+import (
+	"context"
+	"errors"
+
+	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/gpu"
+	"github.com/ugds-store/ugds/internal/base"
+)
+
+// slack is room behind a chunk for the blocks of a device that a range begins
+// and ends in, in bytes.
+const slack = 2 * base.StoreBlock
+
+// lane is a stream and its bounce buffers. One goroutine uses it at a time.
+type lane struct {
+	m      *Mover
+	stream gpu.Stream
+	mem    gpu.HostMemory
+	region *driver.Region // the same memory, for devices
+	slots  []slot
+	next   int
+	sick   error // the stream failed, or a copy did not end in time
+}
+
+// slot is one bounce buffer of a lane.
+type slot struct {
+	at   int64  // where it begins in the lane's memory
+	tick uint64 // the copy that used it last has ended at this tick; 0 none
+	work work
+	off  int64 // of the chunk in the request
+	n    int64
+	lead int64
+}
+
+func (m *Mover) slotBytes() int64 { return m.opt.ChunkBytes + slack }
+func (m *Mover) laneBytes() int64 { return int64(m.opt.Depth) * m.slotBytes() }
+
+// newLane makes a lane; its place was counted in m.made.
+func (m *Mover) newLane() (*lane, error) {
+	mem, err := m.dev.AllocHost(m.laneBytes())
+	if err != nil {
+		return nil, err
+	}
+	s, err := m.dev.NewStream()
+	if err != nil {
+		return nil, errors.Join(err, mem.Close())
+	}
+	l := &lane{m: m, stream: s, mem: mem, region: driver.NewRegion(mem.Bytes()), slots: make([]slot, m.opt.Depth)}
+	for i := range l.slots {
+		l.slots[i].at = int64(i) * m.slotBytes()
+	}
+	return l, nil
+}
+
+// grow makes a lane if there may be one more; nil, nil if not.
+func (m *Mover) grow() (*lane, error) {
+	m.mu.Lock()
+	if m.made >= m.opt.Lanes {
+		defer m.mu.Unlock()
+		if n := len(m.lost); n == m.opt.Lanes {
+			return nil, base.Errorf("move", "bytes", base.ErrIsolated, "every lane failed: %w", m.lost[n-1].sick)
+		}
+		return nil, nil
+	}
+	m.made++
+	m.mu.Unlock()
+	l, err := m.newLane()
+	if err != nil {
+		m.mu.Lock()
+		m.made--
+		m.mu.Unlock()
+	}
+	return l, err
+}
+
+// try gives a lane that is idle, or a new one; nil if all are in use.
+func (m *Mover) try() (*lane, error) {
+	select {
+	case l := <-m.free:
+		return l, nil
+	default:
+		return m.grow()
+	}
+}
+
+// take waits for a lane until ctx ends.
+func (m *Mover) take(ctx context.Context) (*lane, error) {
+	l, err := m.try()
+	if l != nil || err != nil {
+		return l, err
+	}
+	select {
+	case l := <-m.free:
+		return l, nil
+	case <-ctx.Done():
+		return nil, base.Errorf("wait for", "lane", base.ErrTimeout, "all %d are in use: %w", m.opt.Lanes, ctx.Err())
+	}
+}
+
+// give returns a lane, or keeps a sick one in quarantine: its memory may still
+// be written by the GPU, so that it is not used again.
+func (m *Mover) give(l *lane) {
+	if l.sick != nil {
+		m.mu.Lock()
+		m.lost = append(m.lost, l)
+		m.mu.Unlock()
+		return
+	}
+	m.free <- l
+}
+
+// close ends the stream, and frees the memory once nothing uses it any more.
+func (l *lane) close() error {
+	if err := l.stream.Close(); err != nil {
+		return err // the GPU may still write
+	}
+	return errors.Join(l.region.Close(), l.mem.Close())
+}
+
+// bytes is a part of the lane's memory.
+func (l *lane) bytes(at, n int64) []byte { return l.mem.Bytes()[at : at+n : at+n] }
+
+// ptr is the address under which the GPU reaches a part of the lane's memory.
+func (l *lane) ptr(at int64) gpu.Ptr { return l.mem.Ptr() + gpu.Ptr(at) }
+
+// fail marks the lane sick and gives err back.
+func (l *lane) fail(err error) error {
+	if l.sick == nil {
+		l.sick = err
+	}
+	return err
+}
+
+// await waits until the stream passed tick n. The bound is the device's, not
+// the caller's: past it the lane is sick.
+func (l *lane) await(n uint64) error {
+	if l.sick != nil {
+		return l.sick
+	}
+	if n == 0 || int64(l.stream.Ticked()-n) >= 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), l.m.opt.CopyTimeout)
+	defer cancel()
+	if err := l.stream.WaitTick(ctx, n); err != nil {
+		return l.fail(err)
+	}
+	return nil
+}
+
+// tick marks what was queued. An error makes the lane sick: it is not known
+// when the work ends.
+func (l *lane) tick() (uint64, error) {
+	n, err := l.stream.Tick()
+	if err != nil {
+		return 0, l.fail(err)
+	}
+	return n, nil
+}
+
+// settle waits for everything that was queued.
+func (l *lane) settle() error {
+	n, err := l.tick()
+	if err != nil {
+		return err
+	}
+	return l.await(n)
+}
+
+// acquire gives the next slot of the ring once its last copy has ended.
+func (l *lane) acquire() (*slot, error) {
+	s := &l.slots[l.next]
+	if err := l.await(s.tick); err != nil {
+		return nil, err
+	}
+	l.next = (l.next + 1) % len(l.slots)
+	return s, nil
+}

@@ -1,0 +1,376 @@
+package xfer
+
+import (
+	"context"
+	"io"
+	"sync"
+	"sync/atomic"
+
+	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/gpu"
+	"github.com/ugds-store/ugds/internal/base"
+)
+
+// Read moves n bytes from offset off of e to dst. It gives the bytes moved, all
+// of them contiguous from the beginning: n and nil; fewer and io.EOF at the end
+// of the data; fewer and the error of the lowest offset that failed. Nothing is
+// written outside [dst, dst+n). ErrTimeout when ctx ended first: the transfer
+// then ends by itself, dst stays in use until it does, and n is 0.
+func (m *Mover) Read(ctx context.Context, e Endpoint, off int64, dst gpu.Ptr, n int64) (int64, error) {
+	return m.move(ctx, e, off, dst, n, false)
+}
+
+// Write moves n bytes from src to offset off of e, under the same rules.
+func (m *Mover) Write(ctx context.Context, e Endpoint, off int64, src gpu.Ptr, n int64) (int64, error) {
+	return m.move(ctx, e, off, src, n, true)
+}
+
+// job is one Read or Write.
+type job struct {
+	m     *Mover
+	ctx   context.Context
+	e     Endpoint
+	off   int64
+	ptr   gpu.Ptr
+	n     int64
+	write bool
+	path  driver.PathKey
+	next  atomic.Int64 // first byte that nobody took
+	stop  atomic.Bool
+
+	mu     sync.Mutex
+	failAt int64 // lowest offset that did not move; n if none
+	err    error
+}
+
+func (m *Mover) move(ctx context.Context, e Endpoint, off int64, p gpu.Ptr, n int64, write bool) (int64, error) {
+	path, err := m.way(e, off, p, n, write)
+	if n == 0 || err != nil {
+		return 0, err
+	}
+	if err := m.enter(); err != nil {
+		return 0, err
+	}
+	reg, err := m.hold(p, n, new(memo))
+	if err != nil {
+		m.jobs.Done()
+		return 0, err
+	}
+	why(&path, reg)
+	j := &job{m: m, ctx: ctx, e: e, off: off, ptr: p, n: n, write: write, path: path, failAt: n}
+	first, err := m.take(ctx)
+	if err != nil {
+		m.dismiss(reg)
+		return 0, err
+	}
+	done := make(chan struct{})
+	go j.run(first, reg, done)
+	select {
+	case <-done:
+	case <-ctx.Done():
+		select {
+		case <-done: // it ended as well
+		default:
+			j.stop.Store(true)
+			return 0, base.Errorf("move", p.String(), base.ErrTimeout, "%w", ctx.Err())
+		}
+	}
+	return j.failAt, j.err
+}
+
+// way decides how the bytes go, before anything is held.
+func (m *Mover) way(e Endpoint, off int64, p gpu.Ptr, n int64, write bool) (driver.PathKey, error) {
+	path := driver.PathKey{Path: driver.PathStaged, Write: write, Reason: e.reason()}
+	if off < 0 || n < 0 {
+		return path, base.Errorf("move", p.String(), base.ErrInvalid, "negative offset %d or length %d", off, n)
+	}
+	if _, ok := e.(*pinned); ok {
+		path.Path = driver.PathWindow
+		_, _, err := e.place(off, n, write)
+		return path, err
+	}
+	if m.opt.Strict {
+		return path, base.Errorf("move", p.String(), base.ErrNotSupported, "strict, and %s", path.Reason)
+	}
+	return path, nil
+}
+
+// why makes the reason of a transfer with a device exact.
+func why(path *driver.PathKey, reg *gpu.Registration) {
+	if path.Reason != ReasonNoTransport {
+		return
+	}
+	if reg == nil {
+		path.Reason = ReasonUnregistered
+	} else if _, reason := reg.Direct(); reason != "" {
+		path.Reason = reason
+	}
+}
+
+// memo is what one call has learnt about GPU memory, so that the thousand
+// values of a call do not ask the driver a thousand times.
+type memo struct {
+	reg  *gpu.Registration
+	base gpu.Ptr
+	size int64
+}
+
+// hold finds the registration of a range and holds it, or asks the backend
+// whether an unregistered range is memory of this GPU.
+func (m *Mover) hold(p gpu.Ptr, n int64, known *memo) (*gpu.Registration, error) {
+	if m.table != nil {
+		if reg := m.table.Find(p, n); reg != nil {
+			if reg != known.reg {
+				if err := reg.Check(); err != nil {
+					return nil, err
+				}
+				known.reg = reg
+			}
+			err := reg.Hold(reg.Generation())
+			for range 8 { // an eviction may come between
+				if err == nil || reg.Generation() == 0 {
+					break
+				}
+				err = reg.Hold(reg.Generation())
+			}
+			return reg, err
+		}
+	}
+	if p >= known.base && base.CheckRange(int64(p-known.base), n, known.size) {
+		return nil, nil
+	}
+	a, err := m.back.Attributes(p)
+	switch {
+	case err != nil:
+		return nil, err
+	case a.Kind != gpu.KindDevice && a.Kind != gpu.KindManaged:
+		return nil, base.Errorf("move", p.String(), base.ErrInvalid, "%s memory is not on a GPU", a.Kind)
+	case a.Kind == gpu.KindDevice && a.Device != m.dev.Info().Index:
+		return nil, base.Errorf("move", p.String(), base.ErrInvalid, "it is memory of gpu %d, not %d", a.Device, m.dev.Info().Index)
+	}
+	known.base, known.size = a.Base, a.Size
+	return nil, m.inside(p, n, a)
+}
+
+// maxPieces bounds the allocations that a range may span.
+const maxPieces = 65536
+
+// inside follows a range over the allocations that it spans.
+func (m *Mover) inside(p gpu.Ptr, n int64, a gpu.Attributes) error {
+	first := a
+	for range maxPieces {
+		end := a.Base + gpu.Ptr(a.Size)
+		if a.Size == 0 || end >= p+gpu.Ptr(n) {
+			return nil
+		}
+		var err error
+		if a, err = m.back.Attributes(end); err != nil || a.Kind != first.Kind || a.Device != first.Device {
+			break
+		}
+	}
+	return base.Errorf("move", p.String(), base.ErrOutOfRange, "%d bytes leave their memory", n)
+}
+
+func (m *Mover) dismiss(reg *gpu.Registration) {
+	if reg != nil {
+		reg.Release()
+	}
+	m.jobs.Done()
+}
+
+// run has a worker a lane, the first one here.
+func (j *job) run(first *lane, reg *gpu.Registration, done chan struct{}) {
+	var wg sync.WaitGroup
+	chunks := (j.n + j.m.opt.ChunkBytes - 1) / j.m.opt.ChunkBytes
+	_, whole := j.e.(*pinned)
+	for more := min(int64(j.m.opt.Threads), chunks) - 1; more > 0 && !whole; more-- {
+		l, _ := j.m.try() // without it the others do the work
+		if l == nil {
+			break
+		}
+		wg.Go(func() { j.worker(l) })
+	}
+	j.worker(first)
+	wg.Wait()
+	j.m.dismiss(reg)
+	close(done)
+}
+
+func (j *job) worker(l *lane) {
+	switch _, whole := j.e.(*pinned); {
+	case whole:
+		j.whole(l)
+	case j.write:
+		j.drain(l)
+	default:
+		j.fill(l)
+	}
+	if err := l.settleAll(); err != nil {
+		j.fail(0, err) // it is not known which copies ended
+	}
+	j.m.give(l)
+}
+
+// settleAll waits for the last copy of every slot.
+func (l *lane) settleAll() error {
+	for i := range l.slots {
+		if err := l.await(l.slots[i].tick); err != nil {
+			return err
+		}
+	}
+	return l.sick
+}
+
+// fail notes that nothing from offset at on counts, for err or for the end of
+// the data.
+func (j *job) fail(at int64, err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.stop.Store(true)
+	if at < j.failAt || j.err == nil {
+		j.failAt, j.err = min(at, j.failAt), err
+	}
+}
+
+// chunk takes the next piece of the request.
+func (j *job) chunk() (off, n int64, ok bool) {
+	if j.stop.Load() || j.ctx.Err() != nil {
+		if at := j.next.Load(); at < j.n && !j.stop.Load() {
+			j.fail(at, base.Errorf("move", j.ptr.String(), base.ErrTimeout, "%w", j.ctx.Err()))
+		}
+		return 0, 0, false
+	}
+	size := j.m.opt.ChunkBytes
+	off = j.next.Add(size) - size
+	return off, min(size, j.n-off), off < j.n
+}
+
+// whole moves pinned memory by one copy.
+func (j *job) whole(l *lane) {
+	mem := j.e.(*pinned).mem.Bytes()
+	err := l.stream.Copy(gpu.Copy{Dev: j.ptr, Host: mem[j.off : j.off+j.n], ToHost: j.write})
+	if err == nil {
+		if err = l.settle(); err == nil {
+			j.m.paths.Add(j.path, j.n)
+			return
+		}
+	}
+	j.fail(0, err)
+}
+
+// fill reads chunks into slots and copies them to the GPU. As many chunks are
+// under way as the endpoint can have.
+func (j *job) fill(l *lane) {
+	ahead := 1
+	if j.e.async() {
+		ahead = len(l.slots)
+	}
+	var begun []*slot
+	for {
+		off, n, ok := j.chunk()
+		if !ok {
+			break
+		}
+		if len(begun) == ahead {
+			j.load(l, begun[0])
+			begun = begun[1:]
+		}
+		s, err := l.acquire()
+		if err == nil {
+			s.off, s.n = off, n
+			if s.lead, _, err = j.e.place(j.off+off, n, false); err == nil {
+				err = j.e.begin(j.ctx, l, s.at, j.off+off, n, false, &s.work)
+			}
+		}
+		if err != nil {
+			j.fail(off, err)
+			break
+		}
+		begun = append(begun, s)
+	}
+	for _, s := range begun {
+		j.load(l, s)
+	}
+}
+
+// load waits for the bytes of a slot and queues their copy to the GPU.
+func (j *job) load(l *lane, s *slot) {
+	moved, carried, err := j.e.end(&s.work)
+	if moved > 0 && err == nil {
+		c := gpu.Copy{Dev: j.ptr + gpu.Ptr(s.off), Host: l.bytes(s.at+s.lead, moved)}
+		if err = l.stream.Copy(c); err == nil {
+			s.tick, err = l.tick()
+		}
+	}
+	if err == nil && moved < s.n {
+		err = io.EOF
+	}
+	if err != nil {
+		j.fail(s.off+moved*okay(err), err)
+	}
+	if carried > 0 {
+		j.m.paths.Add(j.path, carried)
+	}
+}
+
+// okay is 1 if the bytes before err count.
+func okay(err error) int64 {
+	if err == io.EOF {
+		return 1
+	}
+	return 0
+}
+
+// drain copies chunks from the GPU into slots, several ahead, and writes them.
+func (j *job) drain(l *lane) {
+	var queued []*slot
+	for {
+		off, n, ok := j.chunk()
+		if !ok {
+			break
+		}
+		if len(queued) == len(l.slots) {
+			j.store(l, queued[0])
+			queued = queued[1:]
+		}
+		s, err := l.acquire()
+		if err == nil {
+			if s.lead, _, err = j.e.place(j.off+off, n, true); err == nil {
+				s.off, s.n = off, n
+				err = l.stream.Copy(gpu.Copy{Dev: j.ptr + gpu.Ptr(off), Host: l.bytes(s.at, n), ToHost: true})
+			}
+			if err == nil {
+				s.tick, err = l.tick()
+			}
+		}
+		if err != nil {
+			j.fail(off, err)
+			break
+		}
+		queued = append(queued, s)
+	}
+	for _, s := range queued {
+		j.store(l, s)
+	}
+}
+
+// store waits for a copy from the GPU and writes its bytes.
+func (j *job) store(l *lane, s *slot) {
+	err := l.await(s.tick)
+	var moved, carried int64
+	if err == nil {
+		err = j.e.begin(j.ctx, l, s.at, j.off+s.off, s.n, true, &s.work)
+	}
+	if err == nil {
+		moved, carried, err = j.e.end(&s.work)
+	}
+	if err == nil && moved < s.n {
+		err = io.ErrShortWrite
+	}
+	if err != nil {
+		j.fail(s.off, err)
+	}
+	if carried > 0 {
+		j.m.paths.Add(j.path, carried)
+	}
+}

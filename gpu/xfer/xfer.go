@@ -1,0 +1,240 @@
+// Package xfer moves bytes between a file, a device or pinned host memory and
+// the memory of a GPU, and says which way they went and why.
+//
+// The staged way runs in lanes. A lane is a stream with a few bounce buffers in
+// pinned memory. A request takes one lane, and more while they are free, and
+// cuts its range into chunks; while the copy engine empties one buffer of a
+// lane, the processor or the device fills the next. So memory and threads are
+// bounded by the lanes, whatever the number of requests, and a request that
+// waits for a lane holds nothing (T30).
+//
+// Many small values share a buffer, and a kernel on the GPU carries them to
+// their places or gathers them from there; where no kernel can be loaded, copies
+// do it one by one.
+//
+// A caller's context ends only its wait (I4): what is under way goes on, and the
+// registration of its GPU memory stays held until it ended.
+package xfer
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/gpu"
+	"github.com/ugds-store/ugds/internal/base"
+)
+
+// Reasons of the mover, besides those of gpu. They are constant, because each
+// is a line of the statistics.
+const (
+	ReasonFile         = "a file cannot reach GPU memory"
+	ReasonNoTransport  = "the device takes no dma-bufs"
+	ReasonUnregistered = "the memory is not registered"
+	ReasonPinned       = "pinned host memory"
+)
+
+// Limits of the options, tested on both sides.
+const (
+	MinChunk = 64 * base.KiB
+	MaxChunk = 64 * base.MiB
+	MaxLanes = 256
+	MaxDepth = 64
+	MaxSmall = 64 * base.KiB // values up to this may share a buffer
+)
+
+// Options of New. The zero value works.
+type Options struct {
+	// ChunkBytes is the unit of staging, a multiple of 4 KiB. Default 1 MiB.
+	ChunkBytes int64
+	// Depth is the number of bounce buffers of a lane. Default 4.
+	Depth int
+	// Lanes bounds what is under way: streams, threads, and with the buffers
+	// the pinned memory. Default 16.
+	Lanes int
+	// Threads is the most lanes that one request uses. Default all.
+	Threads int
+	// SmallBytes is up to which size values share a buffer. Default 32 KiB.
+	SmallBytes int64
+	// NoKernel moves small values by copies even where a kernel could.
+	NoKernel bool
+	// Strict refuses every way that passes host memory with a CPU copy:
+	// ErrNotSupported with the reason, before anything moves.
+	Strict bool
+	// CopyTimeout is how long a copy may take before its lane is given up and
+	// stays quarantined. Default 30 s.
+	CopyTimeout time.Duration
+}
+
+// withDefaults fills the zero fields.
+func (o Options) withDefaults() Options {
+	for _, d := range []struct {
+		v *int64
+		n int64
+	}{{&o.ChunkBytes, base.MiB}, {&o.SmallBytes, 32 * base.KiB}} {
+		if *d.v == 0 {
+			*d.v = d.n
+		}
+	}
+	if o.Depth == 0 {
+		o.Depth = 4
+	}
+	if o.Lanes == 0 {
+		o.Lanes = 16
+	}
+	if o.Threads == 0 {
+		o.Threads = o.Lanes
+	}
+	if o.CopyTimeout == 0 {
+		o.CopyTimeout = 30 * time.Second
+	}
+	return o
+}
+
+// validate tells every fault at once.
+func (o Options) validate() error {
+	var errs []error
+	check := func(ok bool, name string, v, low, high int64) {
+		if !ok || v < low || v > high {
+			errs = append(errs, base.Errorf("set", name, base.ErrInvalid, "%d; it must be from %d to %d", v, low, high))
+		}
+	}
+	check(o.ChunkBytes%gpu.HostPage == 0, "ChunkBytes (a multiple of 4096)", o.ChunkBytes, MinChunk, MaxChunk)
+	check(true, "Depth", int64(o.Depth), 1, MaxDepth)
+	check(true, "Lanes", int64(o.Lanes), 1, MaxLanes)
+	check(true, "Threads", int64(o.Threads), 1, int64(MaxLanes))
+	check(true, "SmallBytes", o.SmallBytes, 1, MaxSmall)
+	check(true, "CopyTimeout", int64(o.CopyTimeout), 1, int64(time.Hour))
+	return errors.Join(errs...)
+}
+
+// Mover moves bytes to and from one GPU. Safe for concurrent use.
+type Mover struct {
+	dev   gpu.Device
+	back  gpu.Backend
+	table *gpu.Table
+	opt   Options
+	paths driver.PathStats
+
+	noMove atomic.Bool // the kernel could not be loaded
+
+	free chan *lane // idle lanes, at most opt.Lanes
+
+	mu     sync.Mutex
+	made   int     // lanes that exist or are being made
+	lost   []*lane // lanes in quarantine
+	closed bool
+	jobs   sync.WaitGroup
+}
+
+// New makes a mover for device dev of backend b. Ranges that are registered in
+// table are held while in use; table may be nil. It allocates nothing on the
+// GPU and no pinned memory before the first transfer or Warm.
+func New(b gpu.Backend, dev gpu.Device, table *gpu.Table, o Options) (*Mover, error) {
+	o = o.withDefaults()
+	if err := o.validate(); err != nil {
+		return nil, base.Wrap("open", "mover", err)
+	}
+	return &Mover{dev: dev, back: b, table: table, opt: o, free: make(chan *lane, o.Lanes)}, nil
+}
+
+// Options are the ones in effect.
+func (m *Mover) Options() Options { return m.opt }
+
+// Paths counts the bytes that moved, by way and reason (I10).
+func (m *Mover) Paths() []driver.PathCount { return m.paths.Counts() }
+
+// PinnedBytes is the size of the bounce buffers when every lane exists.
+func (m *Mover) PinnedBytes() int64 { return int64(m.opt.Lanes) * m.laneBytes() }
+
+// Warm does beforehand what would make a first transfer slow: the context, the
+// kernels, every lane, and one copy in each.
+func (m *Mover) Warm(ctx context.Context) error {
+	if err := m.enter(); err != nil {
+		return err
+	}
+	defer m.jobs.Done()
+	if err := m.dev.Warm(); err != nil {
+		return err
+	}
+	var all []*lane
+	defer func() {
+		for _, l := range all {
+			m.give(l)
+		}
+	}()
+	scratch, err := m.dev.Alloc(gpu.HostPage)
+	if err != nil {
+		return err
+	}
+	for range m.opt.Lanes {
+		l, err := m.take(ctx)
+		if err != nil {
+			return errors.Join(err, scratch.Close())
+		}
+		all = append(all, l)
+		err = l.stream.Copy(gpu.Copy{Dev: scratch.Ptr(), Host: l.mem.Bytes()[:gpu.HostPage]})
+		if err == nil {
+			err = l.settle()
+		}
+		if err != nil {
+			return err // the copy may still run: the page stays
+		}
+	}
+	return scratch.Close()
+}
+
+// Close waits for what is under way until ctx ends (then ErrBusy: call it
+// again) and frees the lanes. Lanes in quarantine are freed if their streams can
+// be ended; if not, their memory stays, and the error tells. Later requests get
+// ErrClosed.
+func (m *Mover) Close(ctx context.Context) error {
+	m.mu.Lock()
+	m.closed = true
+	m.mu.Unlock()
+	done := make(chan error, 1)
+	go func() {
+		m.jobs.Wait()
+		done <- m.closeLanes()
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return base.Errorf("close", "mover", base.ErrBusy, "%w", ctx.Err())
+	}
+}
+
+// closeLanes closes every lane; nothing is under way.
+func (m *Mover) closeLanes() error {
+	m.mu.Lock()
+	all := m.lost
+	m.lost = nil
+	m.mu.Unlock()
+	for len(m.free) > 0 {
+		select {
+		case l := <-m.free:
+			all = append(all, l)
+		default: // another Close took it
+		}
+	}
+	var errs []error
+	for _, l := range all {
+		errs = append(errs, l.close())
+	}
+	return errors.Join(errs...)
+}
+
+// enter counts a job in; leave must follow.
+func (m *Mover) enter() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return base.Errorf("move", "bytes", base.ErrClosed, "the mover is closed")
+	}
+	m.jobs.Add(1)
+	return nil
+}
