@@ -389,6 +389,7 @@ func (d *Device) limits() {
 		bytes = min(bytes, n)
 	}
 	d.limit = blocks(bytes)
+	d.bulkLimit = blocks(uint64(max(d.opts.Bulk, 0)) / bulkCommands)
 	d.zeroLimit = nvme.MaxBlocks
 	if d.nvm.WZSL != 0 {
 		d.zeroLimit = blocks(1 << min(uint(d.nvm.WZSL)+d.cap.MinPageShift(), 62))

@@ -34,6 +34,7 @@ type Device struct {
 	granted      uint32 // queue pairs; under ctl
 	limit        uint32 // blocks of a read or write
 	zeroLimit    uint32
+	bulkLimit    uint32
 	discardLimit uint32
 	aers         []*adminWait
 	phase        atomic.Value // string: the step of the bring-up
@@ -50,6 +51,8 @@ type Device struct {
 	inFlight    atomic.Int64 // requests without an answer, for Stats
 	unended     atomic.Int64 // the same, until the answer was given as well
 	window      atomic.Int64 // bytes of payload
+	bulk        atomic.Int64 // of them, those of large requests while small ones are there
+	small       atomic.Int64 // when the last small request was submitted, on the device's clock
 	count       counters
 
 	mu      sync.Mutex
@@ -82,6 +85,7 @@ func Open(ctx context.Context, dev hw.Device, opts Options) (*Device, error) {
 	d.info.Target, d.info.Transport = dev.ID().Target, dev.ID().Transport
 	d.pool.New = func() any { return new(request) }
 	d.queues.Store(&[]*queue{})
+	d.small.Store(-int64(smallMemory))
 	d.state.Store(uint32(driver.StateResetting)) // not ready: nothing isolates it
 	if err := d.bringUp(ctx); err != nil {
 		d.killQueues()

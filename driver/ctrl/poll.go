@@ -86,7 +86,8 @@ func (d *Device) pollOnce() (n int) {
 	due := hw.Forever
 	for _, q := range queues {
 		if !q.mu.TryLock() {
-			continue // someone else is at it
+			due = now // someone else is at it, and may reap or submit
+			continue
 		}
 		n += q.reap()
 		q.judge(now)

@@ -27,6 +27,7 @@ type slot struct {
 	admin  *adminWait   // of an admin command
 	off, n int64        // which bytes of the request
 	load   int64        // payload that it counts as in flight
+	bulk   int64        // the part of it that belongs to a large request
 	due    time.Duration
 	parked bool // not on the device: it is sent again at the time again
 	again  time.Duration
@@ -169,10 +170,13 @@ func (q *queue) drop(s *slot) {
 
 // unload frees the slot of an I/O command and its part of the window.
 func (q *queue) unload(s *slot) {
-	load := s.load
+	load, bulk := s.load, s.bulk
 	q.drop(s)
 	q.bytes.Add(-load)
 	q.dev.window.Add(-load)
+	if bulk != 0 {
+		q.dev.bulk.Add(-bulk)
+	}
 }
 
 // reap takes completions until there are none, and tells how many. The caller
@@ -207,6 +211,9 @@ func (q *queue) reap() (n int) {
 	}
 	if q.parked > 0 {
 		q.resend()
+	}
+	if n > 0 && len(q.free) == len(q.slots) {
+		q.due.Store(int64(hw.Forever))
 	}
 	return n
 }

@@ -23,6 +23,7 @@ type burst struct {
 	at      int           // the queue in use
 	n       int           // commands that it got in a row
 	now     time.Duration // when the burst began, or waited last: deadlines count from it
+	bulk    bool          // the present request is large, and there are small ones
 	late    error         // the context has ended
 }
 
@@ -42,11 +43,28 @@ func (d *Device) Submit(ctx context.Context, b *driver.Batch) error {
 	}
 	d.inFlight.Add(int64(len(b.Reqs)))
 	u := burst{d: d, ctx: ctx, queues: *d.queues.Load(), now: d.hw.Now()}
+	if small(b) {
+		d.small.Store(int64(u.now))
+	}
 	for i := range b.Reqs {
 		u.start(b, i)
 	}
 	u.ring()
 	return nil
+}
+
+// small tells whether a batch is one that somebody waits for: a few small reads or
+// writes.
+func small(b *driver.Batch) bool {
+	if len(b.Reqs) > smallBatch {
+		return false
+	}
+	for i := range b.Reqs {
+		if q := &b.Reqs[i]; q.Len > smallRequest || q.Op != driver.OpRead && q.Op != driver.OpWrite {
+			return false
+		}
+	}
+	return true
 }
 
 // ring tells the controller about the burst.
@@ -139,7 +157,13 @@ func (u *burst) issue(r *request, c *cursor) {
 	}
 	for at := int64(0); at < q.Len; {
 		slba := uint64(q.Off+at) >> shift
-		blocks := nvme.NextCut(slba, uint64(q.Len-at)>>shift, limit, boundary)
+		u.bulk = len(q.Segs) > 0 && q.Len > bulkRequest && d.opts.Bulk > 0 &&
+			u.now-time.Duration(d.small.Load()) < smallMemory
+		most := limit
+		if u.bulk {
+			most = min(most, d.bulkLimit)
+		}
+		blocks := nvme.NextCut(slba, uint64(q.Len-at)>>shift, most, boundary)
 		n := int64(blocks) << shift
 		used, err := u.reserve(r, at, n, c)
 		if err != nil {
@@ -246,17 +270,22 @@ func (u *burst) try(r *request, at, n int64, c *cursor) (int64, error) {
 		}
 		q.segs = trim(q.segs, uint64(n))
 	}
-	if !d.reserveBytes(n, e.Op) {
+	bulk := int64(0)
+	if u.bulk {
+		bulk = n
+	}
+	if !d.reserveBytes(n, bulk, e.Op) {
 		return 0, errNoRoom
 	}
 	s := q.take()
 	deadline, err := d.fill(s, q, e, at, n)
 	if err != nil {
 		d.window.Add(-s.load)
+		d.bulk.Add(-bulk)
 		q.drop(s)
 		return 0, err
 	}
-	s.req = r
+	s.req, s.bulk = r, min(bulk, s.load)
 	r.left.Add(1)
 	q.bytes.Add(s.load)
 	q.put(s, u.now+deadline)
@@ -277,13 +306,22 @@ func trim(segs []nvme.Seg, n uint64) []nvme.Seg {
 	return segs
 }
 
-// reserveBytes counts n bytes of payload in flight, unless that passes the bound.
-func (d *Device) reserveBytes(n int64, op driver.Op) bool {
+// reserveBytes counts n bytes of payload in flight, unless that passes the bound;
+// bulk is n for a part of a large request, of which one command is always let
+// through.
+func (d *Device) reserveBytes(n, bulk int64, op driver.Op) bool {
 	if op != driver.OpRead && op != driver.OpWrite {
 		return true
 	}
+	if bulk != 0 {
+		if now := d.bulk.Add(bulk); now > d.opts.Bulk && now > bulk {
+			d.bulk.Add(-bulk)
+			return false
+		}
+	}
 	if d.window.Add(n) > driver.MaxBytesInFlight {
 		d.window.Add(-n)
+		d.bulk.Add(-bulk)
 		return false
 	}
 	return true

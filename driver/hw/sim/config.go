@@ -51,6 +51,10 @@ type Config struct {
 	Seed    uint64 // of every random choice
 	Real    bool   // the clock is the real one
 	Service Service
+	// Patience is how many pauses in a row must find nothing to do before the
+	// virtual clock moves. With several goroutines that poll on one processor it
+	// lets each of them have its turn first.
+	Patience int
 	// Dedicated: the model works in Serve, on another processor than the driver.
 	Dedicated bool
 

@@ -53,6 +53,7 @@ type completion struct {
 
 // op is a command from its fetch to its end.
 type op struct {
+	begin time.Duration // when it was fetched
 	at    time.Duration // when it is due
 	seq   uint64
 	sq    *sq
@@ -226,7 +227,7 @@ func (s *Sim) fetchOne(q *sq) {
 	}
 	s.seq++
 	o := s.newOp()
-	*o = op{at: s.now, seq: s.seq, sq: q, cmd: *nvme.Overlay[nvme.Command](raw[:])}
+	*o = op{begin: s.now, at: s.now, seq: s.seq, sq: q, cmd: *nvme.Overlay[nvme.Command](raw[:])}
 	cid := o.cmd.CID.Get()
 	if q.flying[cid] != nil {
 		s.violate("queue %d: command identifier %d is used again while its command is in flight (Base 4.1.1)", q.id, cid)
@@ -331,6 +332,9 @@ func (s *Sim) execute(o *op) {
 func (s *Sim) end(o *op, dw0 uint32, status nvme.Status) {
 	if !status.OK() {
 		s.logError(o, status)
+	}
+	if s.trace != nil && o.sq.id != 0 {
+		s.trace(&o.cmd, o.begin, s.now)
 	}
 	if o.fault != nil && o.fault.Kind == FaultLoseCompletion {
 		return // it stays in flight for ever

@@ -38,9 +38,10 @@ type Sim struct {
 	removed bool
 	closed  bool
 
-	start time.Time     // of the real clock
-	now   time.Duration // of the virtual clock
-	idle  int           // pauses in a row that did nothing
+	start    time.Time     // of the real clock
+	now      time.Duration // of the virtual clock
+	idle     int           // pauses in a row that did nothing
+	patience int           // pauses that must do nothing before the virtual clock moves
 
 	regs
 
@@ -66,6 +67,7 @@ type Sim struct {
 	vectors []*vector
 	kick    chan struct{} // something to do for a waiter
 
+	trace      func(c *nvme.Command, begin, end time.Duration)
 	counts     Counts
 	violations []string
 }
@@ -134,6 +136,15 @@ func (s *Sim) violate(format string, args ...any) {
 	if len(s.violations) < maxViolations {
 		s.violations = append(s.violations, fmt.Sprintf(format, args...))
 	}
+}
+
+// Trace calls fn for each I/O command that ends, with the times of its fetch and of
+// its end; nil ends that. fn is called under the lock of the model: it must neither
+// block nor call the model.
+func (s *Sim) Trace(fn func(c *nvme.Command, begin, end time.Duration)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trace = fn
 }
 
 // Start implements hw.Device.
@@ -338,16 +349,21 @@ func (s *Sim) step(until time.Duration) bool {
 	}
 	s.clock()
 	if s.work() {
+		s.patience = s.cfg.Patience
 		return true
 	}
 	if s.cfg.Real {
+		return false
+	}
+	if s.patience > 0 {
+		s.patience--
 		return false
 	}
 	t := min(s.upcoming(), until)
 	if t == hw.Forever || t <= s.now {
 		return false
 	}
-	s.now = t
+	s.now, s.patience = t, s.cfg.Patience
 	s.work()
 	return true // time has passed, at least
 }
