@@ -78,7 +78,8 @@ func (d *Device) admin(ctx context.Context, cmd *nvme.Command) (dw0 uint32, err 
 			defer d.mu.Unlock()
 			return 0, d.cause
 		case ctx.Err() != nil, dead, now > end:
-			return 0, base.Errorf(cmd.OPC.Name(true), d.info.Target, base.ErrTimeout, "no completion after %v: %w", limit-(end-now), d.whyNot(ctx))
+			return 0, base.Errorf(cmd.OPC.Name(true), d.info.Target, base.ErrTimeout,
+				"no completion after %v: %w", limit-(end-now), d.whyNot(ctx))
 		}
 		d.hw.Pause(end + 1)
 	}

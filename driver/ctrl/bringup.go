@@ -203,7 +203,8 @@ func (d *Device) identifyController(ctx context.Context) error {
 		if !d.opened {
 			d.id = *id
 		} else if id.SN != d.id.SN || id.MN != d.id.MN || id.MDTS != d.id.MDTS || id.VWC != d.id.VWC || id.ONCS != d.id.ONCS {
-			return base.Errorf("identify", d.info.Target, base.ErrMismatch, "it was %q serial %q and is %q serial %q, or its abilities changed",
+			return base.Errorf("identify", d.info.Target, base.ErrMismatch,
+				"it was %q serial %q and is %q serial %q, or its abilities changed",
 				d.id.Model(), d.id.Serial(), id.Model(), id.Serial())
 		}
 		return id.Check()
@@ -262,7 +263,8 @@ func (d *Device) chooseNamespace(ctx context.Context) error {
 	case len(ids) == 0:
 		return base.Errorf("open", d.info.Target, base.ErrNotFound, "the controller has no active namespace")
 	case want == 0:
-		return base.WithHint(base.Errorf("open", d.info.Target, base.ErrInvalid, "several namespaces are active: %v", ids), "name one")
+		return base.WithHint(base.Errorf("open", d.info.Target, base.ErrInvalid,
+			"several namespaces are active: %v", ids), "name one")
 	case !found:
 		return base.Errorf("open", d.info.Target, base.ErrNotFound, "namespace %d is not active; these are: %v", want, ids)
 	}
@@ -332,7 +334,11 @@ func (d *Device) createQueues(ctx context.Context) error {
 			return err
 		}
 		var c nvme.Command
-		c.SetCreateIOCQ(id, q.cq.Addr, size, id, q.vec != nil)
+		vector := id
+		if q.vec == nil {
+			vector = 0
+		}
+		c.SetCreateIOCQ(id, q.cq.Addr, size, vector, q.vec != nil)
 		if _, err = d.admin(ctx, &c); err == nil {
 			c.SetCreateIOSQ(id, q.sq.Addr, size, id, 0)
 			_, err = d.admin(ctx, &c)

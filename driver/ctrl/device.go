@@ -81,7 +81,8 @@ func Open(ctx context.Context, dev hw.Device, opts Options) (*Device, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, errors.Join(err, dev.Close())
 	}
-	d := &Device{hw: dev, opts: opts, ctl: make(chan struct{}, 1), roomC: make(chan struct{}, 1), quit: make(chan struct{}), regions: map[uint64]*attached{}}
+	d := &Device{hw: dev, opts: opts, regions: map[uint64]*attached{},
+		ctl: make(chan struct{}, 1), roomC: make(chan struct{}, 1), quit: make(chan struct{})}
 	d.info.Target, d.info.Transport = dev.ID().Target, dev.ID().Transport
 	d.pool.New = func() any { return new(request) }
 	d.queues.Store(&[]*queue{})
@@ -128,7 +129,8 @@ func (d *Device) describe() {
 	i.WriteZeroes = d.id.ONCS.Get()&nvme.ONCSWriteZeroes != 0
 	size := min(uint32(d.opts.Depth)+1, d.cap.QueueEntries())
 	d.reason("NVMe %s controller, namespace %d, blocks of %d bytes", d.version, d.nsid, block)
-	d.reason("%d queue pairs of %d entries (asked for %d, CAP.MQES allows %d)", d.granted, size, d.opts.Queues, d.cap.QueueEntries())
+	d.reason("%d queue pairs of %d entries (asked for %d, CAP.MQES allows %d)",
+		d.granted, size, d.opts.Queues, d.cap.QueueEntries())
 	mdts := "no limit"
 	if n := d.id.MaxTransfer(d.cap.MinPageShift()); n != 0 {
 		mdts = base.FormatBytes(int64(min(n, 1<<62)))

@@ -128,7 +128,8 @@ func (o *Options) Validate() error {
 	want(o.Depth >= 1 && o.Depth <= MaxDepth, "Depth %d is not 1 to %d", o.Depth, MaxDepth)
 	want(o.Command >= MinCommand && o.Command <= MaxCommand && base.IsAligned(o.Command, MinCommand),
 		"Command %d is not a multiple of %d from %d to %d", o.Command, MinCommand, MinCommand, MaxCommand)
-	want(o.Bulk < 0 || o.Bulk >= bulkCommands*MinCommand, "Bulk %d is not negative or at least %d", o.Bulk, bulkCommands*MinCommand)
+	want(o.Bulk < 0 || o.Bulk >= bulkCommands*MinCommand, "Bulk %d is not negative or at least %d",
+		o.Bulk, bulkCommands*MinCommand)
 	want(o.Mode <= Hybrid, "Mode %d is not 0 to %d", o.Mode, Hybrid)
 	want(o.Mode == Polled || o.Watch > 0, "Watch %v: without polling only the watcher sees deadlines", o.Watch)
 	want(o.Spin > 0, "Spin %v is not positive", o.Spin)

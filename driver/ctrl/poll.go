@@ -189,7 +189,8 @@ func (d *Device) tryCtl() bool {
 func (d *Device) event(e nvme.AsyncEvent) {
 	ctx, cancel := context.WithTimeout(context.Background(), adminDeadline)
 	defer cancel()
-	size := map[uint8]uint32{nvme.LogError: 64, nvme.LogSMART: 512, nvme.LogFirmware: 512, nvme.LogChangedNamespaces: 4096}[e.LogPage()]
+	size := map[uint8]uint32{nvme.LogError: 64, nvme.LogSMART: 512, nvme.LogFirmware: 512,
+		nvme.LogChangedNamespaces: 4096}[e.LogPage()]
 	if size != 0 {
 		var c nvme.Command
 		c.SetGetLogPage(e.LogPage(), nvme.NSIDAll, size, 0, false)

@@ -256,7 +256,10 @@ func (u *burst) try(r *request, at, n int64, c *cursor) (int64, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.dead || d.State() != driver.StateReady {
-		return 0, d.gone(e.Op.String())
+		if err := d.refusal(e.Op.String()); err != nil {
+			return 0, err
+		}
+		return 0, base.Errorf(e.Op.String(), d.info.Target, base.ErrIsolated, "the device was reset during the submission")
 	}
 	if !q.room() {
 		u.n = 0 // look for another
@@ -266,7 +269,8 @@ func (u *burst) try(r *request, at, n int64, c *cursor) (int64, error) {
 		q.segs = c.gather(d, n, q.segs[:0])
 		n = int64(nvme.PRPSpan(q.segs, uint64(n), 1<<d.geo.BlockShift, d.cc.PageShift()))
 		if n == 0 {
-			return 0, base.Errorf(e.Op.String(), d.info.Target, base.ErrMisaligned, "the memory at byte %d cannot be named by PRP entries", at)
+			return 0, base.Errorf(e.Op.String(), d.info.Target, base.ErrMisaligned,
+				"the memory at byte %d cannot be named by PRP entries", at)
 		}
 		q.segs = trim(q.segs, uint64(n))
 	}

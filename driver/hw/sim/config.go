@@ -188,7 +188,8 @@ func (c *Config) set(key, value string, size int64) error {
 		c.Path = value
 		return nil
 	case "service":
-		return choose(value, map[string]func(){"zero": func() { c.Service = ServiceZero }, "fixed": func() { c.Service = ServiceFixed }})
+		return choose(value, map[string]func(){"zero": func() { c.Service = ServiceZero },
+			"fixed": func() { c.Service = ServiceFixed }})
 	case "clock":
 		return choose(value, map[string]func(){"virtual": func() { c.Real = false }, "real": func() { c.Real = true }})
 	}

@@ -177,7 +177,8 @@ func (s *Sim) ringCQ(off uint64, id uint16, v uint32) {
 		return
 	}
 	if (v+q.size-q.head)%q.size > (q.tail+q.size-q.head)%q.size {
-		s.badDoorbell(off, v, nvme.EventInfoInvalidValue, "the head passes the tail: entries were acknowledged that were not posted")
+		s.badDoorbell(off, v, nvme.EventInfoInvalidValue,
+			"the head passes the tail: entries were acknowledged that were not posted")
 		return
 	}
 	q.head = v

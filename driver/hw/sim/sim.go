@@ -257,7 +257,8 @@ func (s *Sim) Map(mem []byte) (hw.Mapping, error) {
 
 // MapFD implements hw.Memory; the model cannot.
 func (s *Sim) MapFD(int, int64, int64) (hw.Mapping, error) {
-	return nil, base.Errorf("map a descriptor for", s.id.Target, base.ErrNotSupported, "the model reaches memory of the process only")
+	return nil, base.Errorf("map a descriptor for", s.id.Target, base.ErrNotSupported,
+		"the model reaches memory of the process only")
 }
 
 type mapping struct {

@@ -134,7 +134,8 @@ func (s *Sim) walkSGL(o *op, total uint64) ([][]byte, nvme.Status) {
 			case typ != nvme.SGLSegment && typ != nvme.SGLLastSegment:
 				return nil, s.refuse(o, nvme.StatusSGLType, "descriptor type %d", typ)
 			case i != len(todo)-1 || last:
-				return nil, s.refuse(o, nvme.StatusSGLSegment, "a segment descriptor that is not the last of its segment, or in the last segment")
+				return nil, s.refuse(o, nvme.StatusSGLSegment,
+					"a segment descriptor that is not the last of its segment, or in the last segment")
 			default:
 				link = d
 			}
