@@ -106,7 +106,7 @@ func runBench(ctx context.Context, e *Env, t *Target, o BenchOptions) (err error
 	if err != nil {
 		return stopped(ctx, err)
 	}
-	return showBench(e, report, &o)
+	return showBench(ctx, e, report, &o)
 }
 
 // stopped turns what an interrupt led to into an interrupt.
@@ -145,9 +145,9 @@ func execCase(run func(context.Context, []byte) ([]byte, error)) func(context.Co
 	}
 }
 
-func showBench(e *Env, r *bench.Report, o *BenchOptions) error {
+func showBench(ctx context.Context, e *Env, r *bench.Report, o *BenchOptions) error {
 	if o.HTML != "" {
-		err := e.output(o.HTML, func(w io.Writer) error { return r.WriteHTML(w) })
+		err := e.output(ctx, o.HTML, func(w io.Writer) error { return r.WriteHTML(w) })
 		if err != nil {
 			return err
 		}

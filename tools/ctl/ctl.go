@@ -23,6 +23,7 @@ type Env struct {
 	Stdout io.Writer
 	Stderr io.Writer
 	JSON   bool // one document on Stdout instead of text
+	Screen bool // Stdout is a terminal: no bar while a value goes there
 	// Progress starts a progress bar for total bytes, or of unknown length for 0.
 	// Nil shows none.
 	Progress func(title string, total int64) Bar

@@ -79,9 +79,12 @@ func getStream(ctx context.Context, e *Env, ns *store.Namespace, name string, ke
 		return err
 	}
 	doc.Offset, doc.Bytes = off, n
-	bar := e.progress("get", n)
+	var bar Bar = noBar{}
+	if file != Std || !e.Screen {
+		bar = e.progress("get", n)
+	}
 	defer bar.Done()
-	return e.output(file, func(w io.Writer) error { return copyRange(ctx, w, r, off, n, bar) })
+	return e.output(ctx, file, func(w io.Writer) error { return copyRange(ctx, w, r, off, n, bar) })
 }
 
 // copyRange reads in units that begin and end on pieces, so that none is read
@@ -123,16 +126,16 @@ func mayWrite(o GetOptions) error {
 
 // output gives fill the file, standard output or the device named name. A
 // regular file is filled under another name first.
-func (e *Env) output(name string, fill func(w io.Writer) error) error {
+func (e *Env) output(ctx context.Context, name string, fill func(w io.Writer) error) error {
 	if name == Std {
 		return fill(e.Stdout)
 	}
 	if st, err := os.Stat(name); err == nil && !st.Mode().IsRegular() {
-		f, err := os.OpenFile(name, os.O_WRONLY, 0)
+		f, err := await(ctx, 0, func() (*os.File, error) { return os.OpenFile(name, os.O_WRONLY, 0) })
 		if err != nil {
 			return base.Wrap("get", name, pathCause(err))
 		}
-		return errors.Join(fill(f), f.Close())
+		return errors.Join(fill(Interruptible(ctx, f)), f.Close())
 	}
 	return replaceFile(name, 0o644, func(f *os.File) error { return fill(f) })
 }

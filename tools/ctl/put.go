@@ -39,7 +39,7 @@ func put(ctx context.Context, e *Env, t *Target, o PutOptions) error {
 	if err != nil {
 		return err
 	}
-	in, total, err := e.input(o.File)
+	in, total, err := e.input(ctx, o.File)
 	if err != nil {
 		return err
 	}
@@ -93,11 +93,11 @@ func existsHint(err error) error {
 }
 
 // input opens the file to put; its size is 0 if unknown.
-func (e *Env) input(name string) (io.ReadCloser, int64, error) {
+func (e *Env) input(ctx context.Context, name string) (io.ReadCloser, int64, error) {
 	if name == Std {
 		return io.NopCloser(e.Stdin), 0, nil
 	}
-	f, err := os.Open(name)
+	f, err := await(ctx, 0, func() (*os.File, error) { return os.Open(name) })
 	if err != nil {
 		return nil, 0, base.Wrap("put", name, pathCause(err))
 	}
@@ -110,35 +110,6 @@ func (e *Env) input(name string) (io.ReadCloser, int64, error) {
 		return nil, 0, err
 	}
 	return f, st.Size(), nil
-}
-
-// reader ends with ctx, also while a read from a pipe or a terminal waits. What
-// that read still brings is lost, and so is its buffer.
-type reader struct {
-	ctx  context.Context
-	r    io.Reader
-	name string
-}
-
-func (r reader) Read(p []byte) (int, error) {
-	type result struct {
-		n   int
-		err error
-	}
-	done := make(chan result, 1)
-	go func() {
-		n, err := r.r.Read(p)
-		done <- result{n, err}
-	}()
-	select {
-	case got := <-done:
-		if got.err != nil && got.err != io.EOF {
-			got.err = base.Wrap("read", r.name, pathCause(got.err))
-		}
-		return got.n, got.err
-	case <-r.ctx.Done():
-		return 0, interrupted{}
-	}
 }
 
 // onlyWriter hides what else a writer can do, so that copies pass our buffer.
