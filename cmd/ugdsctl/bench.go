@@ -20,9 +20,10 @@ func benchCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
 		Use:   "bench [--suite NAME | --op OP]",
 		Short: "measure the store beside what it is built on",
 		Long: `bench measures the store and, in turns with it, what it is built on: raw slots
-of one file, one file per object, Pebble holding the values, the bare loop of the
-durable steps of a commit, and fio if it is installed. Each figure comes from
-several processes; every byte is compared; what is put is durable at the end.
+of one file, one file per object, Pebble holding the values, the bare loop of
+the durable steps of a commit, and fio if it is installed. Each figure comes
+from several processes; every byte is compared; what is put is durable at the
+end.
 
 It works in a temporary directory, or in --dir, and removes what it made. With
 --store it measures an existing store instead, in a namespace of its own.
@@ -30,7 +31,7 @@ It works in a temporary directory, or in --dir, and removes what it made. With
 
 Ratios are throughput divided by throughput. docs/performance.md explains them.`,
 		Example: `  ugdsctl bench --bytes 16MiB --rounds 1
-  ugdsctl bench --op put,get --size 64KiB,1MiB --callers 1,8 --against raw,files --bytes 16MiB --rounds 1
+  ugdsctl bench --op put,get --size 64KiB --callers 1,8 --bytes 8MiB --rounds 1
   ugdsctl bench --suite gates --rounds 10 --html bench.html
   ugdsctl bench --scale 100000,1000000`,
 		Args: args(0, 0, "none"),

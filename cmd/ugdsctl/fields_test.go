@@ -98,20 +98,44 @@ func documents(t *testing.T) map[string]*fields {
 		"stat --store S none",
 		"rm --store S key none",
 		"rm --store S --hex 00ff 00fe",
+		"put --store S key FILE",
+		"usage --store S",
+		"usage --store none",
+		"exists --store S key none",
+		"exists --store S --hex 00ff",
+		"exists --store none key",
+		"verify --store S --all-namespaces",
+		"verify --store none",
+		"trim --store S",
+		"format --store P --size 64MiB --sparse --yes",
+		"trim --store P",
 		"fsck --store S",
 		"fsck --store none",
 		"BREAK",
-		"fsck --store S",
+		"verify --store S",
+		"fsck --store S --verify-data",
+		"fsck --store S --verify-data --repair --yes",
 		"demo --store D --size 16MiB",
+		"replay --store P --trace TRACE --block-bytes 4KiB",
+		"replay --store P --trace none --block-bytes 4KiB",
+		"bench --op put --size 64KiB --callers 1 --bytes 4MiB --rounds 1",
+		"completion bash",
+		"man M",
 	}
 	if err := os.WriteFile(file, []byte("value"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	all := map[string]*fields{}
-	names := strings.NewReplacer("S", s, "FILE", file, "OUT", filepath.Join(dir, "out"), "D", filepath.Join(dir, "d"))
+	trace := filepath.Join(dir, "trace")
+	if err := os.WriteFile(trace, []byte(`{"timestamp": 0, "hash_ids": [1, 2, 1]}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	names := strings.NewReplacer("TRACE", trace, "P", filepath.Join(dir, "p"), "M", filepath.Join(dir, "man"), "S", s, "FILE", file, "OUT", filepath.Join(dir, "out"), "D", filepath.Join(dir, "d"))
 	for _, line := range lines {
-		if line == "BREAK" { // one superblock copy
+		if line == "BREAK" { // one superblock copy, and the first values
 			damageAt(t, filepath.Join(s, "data.ugds"), "64KiB")
+			damageAt(t, filepath.Join(s, "data.ugds"), "2MiB")
+			damageAt(t, filepath.Join(s, "data.ugds"), "2052KiB")
 			continue
 		}
 		args := strings.Fields(line)

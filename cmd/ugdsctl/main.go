@@ -24,7 +24,7 @@ func run() int {
 	context.AfterFunc(ctx, stop)
 	signal.Ignore(syscall.SIGPIPE) // a write then fails, and what is open is closed
 
-	return execute(ctx, &ctl.Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}, os.Args[1:])
+	return execute(ctx, &ctl.Env{Stdin: os.Stdin, Stdout: ctl.Interruptible(ctx, os.Stdout), Stderr: os.Stderr}, os.Args[1:])
 }
 
 // execute runs one command line and gives its exit status.
@@ -69,19 +69,21 @@ found, 4 exists already, 5 the store is in use. fsck has its own.`,
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRun: func(*cobra.Command, []string) {
-			env.Progress = progress(env)
+			env.Progress, env.Screen = progress(env), terminal(os.Stdout)
 		},
 	}
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
-	root.CompletionOptions.HiddenDefaultCmd = true
+	root.CompletionOptions.DisableDefaultCmd = true // completionCmd stands in for it
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return ctl.UsageError(cmd.Name(), "%v; see ugdsctl %s --help", err, cmd.Name())
 	})
 	root.PersistentFlags().BoolVar(&env.JSON, "json", false, "print one JSON document instead of text")
 	root.AddCommand(
 		demoCmd(env, t), demoVerifyCmd(env, t), formatCmd(env, t), putCmd(env, t), getCmd(env, t), rmCmd(env, t),
-		lsCmd(env, t), statCmd(env, t), fsckCmd(env, t), versionCmd(env),
+		lsCmd(env, t), statCmd(env, t), existsCmd(env, t), usageCmd(env, t), verifyCmd(env, t), trimCmd(env, t),
+		fsckCmd(env, t), versionCmd(env), completionCmd(env), manCmd(env),
 		benchCmd(env, t), benchCaseCmd(env), benchScaleCmd(env), replayCmd(env, t),
 	)
 	return root

@@ -56,22 +56,9 @@ func startPut(t *testing.T, dir string) (cmd *exec.Cmd, stdin io.WriteCloser, st
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cmd.Process.Kill() }) // does nothing if it has ended
-	// The metadata is opened when the devices are locked. Looking with another
-	// ugdsctl would lock the put out.
-	fds := filepath.Join("/proc", strconv.Itoa(cmd.Process.Pid), "fd")
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		for _, name := range ls(t, fds) {
-			if to, _ := os.Readlink(filepath.Join(fds, name)); to == filepath.Join(dir, "meta", "LOCK") {
-				return cmd, stdin, stderr
-			}
-		}
-	}
-	t.Fatalf("the put never opened the store: %s", stderr)
-	return nil, nil, nil
+	// Looking with another ugdsctl would lock the put out.
+	begin(t, dir, cmd)
+	return cmd, stdin, stderr
 }
 
 // TestInterrupt: an interrupt in the middle of a value ends with 130, says so in
@@ -130,7 +117,7 @@ func TestSecondOpener(t *testing.T) {
 			t.Errorf("%v took %v", args, took)
 		}
 	}
-	if _, errs, code := call(t, "", "fsck", "--store", dir); code != 8 || !strings.Contains(errs, "locked") {
+	if _, errs, code := call(t, "", "fsck", "--store", dir); code != 8 || !strings.Contains(errs, "locked") || !strings.Contains(errs, "pid "+strconv.Itoa(cmd.Process.Pid)) {
 		t.Errorf("fsck: exit %d, %s", code, errs)
 	}
 	_, errs, code := call(t, "", "format", "--store", dir, "--size", "80MiB", "--yes")

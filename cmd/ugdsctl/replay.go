@@ -12,15 +12,15 @@ func replayCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
 		Use:   "replay --store DIR --trace FILE|- --block-bytes SIZE",
 		Short: "run a trace of block references against the store",
 		Long: `replay reads requests, one JSON object a line, with a timestamp in ms and the
-hash_ids of their blocks. For each request in order, a block that is there is read
-and one that is not is put. The gets of a request are one call, its puts another;
-an id that stands in a request again counts as a hit after its put.
+hash_ids of their blocks. For each request in order, a block that is there is
+read and one that is not is put. The gets of a request are one call, its puts
+another; an id that stands in a request again counts as a hit after its put.
 
-The value of a block follows from its id, so --verify compares every byte, also of
-blocks that an earlier replay put. An interrupt stops it after a request, with
-what was counted so far; puts are durable when the command ends.`,
-		Example: `  ugdsctl replay --store DIR --trace trace.jsonl --block-bytes 4KiB --verify
-  ugdsctl replay --store DIR --trace trace.jsonl --block-bytes 1MiB --limit 2000 --speed 60 --json`,
+The value of a block follows from its id, so --verify compares every byte, also
+of blocks that an earlier replay put. An interrupt stops it after a request,
+with what was counted so far; puts are durable when the command ends.`,
+		Example: `  ugdsctl replay --store DIR --trace t.jsonl --block-bytes 4KiB --verify
+  ugdsctl replay --store DIR --trace t.jsonl --block-bytes 4KiB --speed 60`,
 		Args: args(0, 0, "none"),
 		RunE: func(cmd *cobra.Command, _ []string) error { return ctl.Replay(cmd.Context(), e, t, o) },
 	}

@@ -20,9 +20,12 @@ const defaultWait = 30 * time.Second
 func storeFlags(cmd *cobra.Command, t *ctl.Target) {
 	f := cmd.Flags()
 	f.StringVar(&t.Dir, "store", "", "work on the store in `DIR`")
-	f.StringArrayVar(&t.Devices, "device", nil, "a device instead of those in store.toml, `TARGET` is file:PATH, a path or a block device; repeat for several")
+	f.StringArrayVar(&t.Devices, "device", nil, "a `TARGET` instead of the devices in store.toml: file:PATH, a path or a block device; repeat it for several")
 	f.StringVar(&t.Meta, "meta", "", "the metadata is in `DIR` instead of where store.toml says")
 	f.DurationVar(&t.Wait, "wait", defaultWait, "how long to wait for the last writes of an owner that was killed")
+	for _, name := range []string{"store", "meta"} {
+		_ = cmd.MarkFlagDirname(name) // there is such a flag
+	}
 }
 
 // keyFlags say how keys are meant.
@@ -73,6 +76,9 @@ func formatCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
 With --device it uses files or block devices of that name instead; a file that
 does not exist is made with --size. Without --yes it prints what it would create
 and what would be lost, touches nothing and ends with status 2.`,
+		Example: `  ugdsctl format --store new --size 64MiB
+  ugdsctl format --store new --size 64MiB --yes
+  ugdsctl format --store two --device disk0 --device disk1 --size 64MiB --yes`,
 		Args: args(0, 0, "none"),
 		RunE: func(cmd *cobra.Command, _ []string) error { return ctl.Format(cmd.Context(), e, t, o) },
 	}
@@ -90,7 +96,9 @@ func putCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "put --store DIR KEY FILE|-",
 		Short: "store a file, or standard input, under a key",
-		Args:  args(2, 2, "KEY and FILE"),
+		Example: `  ugdsctl put --store DIR report report.pdf
+  date | ugdsctl put --store DIR --replace now -`,
+		Args: args(2, 2, "KEY and FILE"),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			o.Key, o.File = a[0], a[1]
 			return ctl.Put(cmd.Context(), e, t, o)
@@ -112,6 +120,9 @@ func getCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
 
 The file appears under its name when it is whole. Every byte is checked against
 the checksum of the value; with --range, the pieces around the range are.`,
+		Example: `  ugdsctl get --store DIR greeting greeting.txt
+  ugdsctl get --store DIR greeting - | wc -c
+  ugdsctl get --store DIR greeting - --range 0:5`,
 		Args: args(2, 2, "KEY and FILE"),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			o.Key, o.File = a[0], a[1]
@@ -130,7 +141,9 @@ func rmCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm --store DIR KEY...",
 		Short: "remove keys",
-		Args:  args(1, -1, "one or more keys"),
+		Example: `  ugdsctl rm --store DIR greeting
+  ugdsctl rm --store DIR --hex 00ff hex:00fe`,
+		Args: args(1, -1, "one or more keys"),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			o.Keys = a
 			return ctl.Rm(cmd.Context(), e, t, o)
@@ -146,7 +159,10 @@ func lsCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls --store DIR [PREFIX]",
 		Short: "list keys in order",
-		Args:  args(0, 1, "at most a prefix"),
+		Example: `  ugdsctl ls --store DIR --long
+  ugdsctl ls --store DIR greet --limit 10
+  ugdsctl ls --store DIR --json`,
+		Args: args(0, 1, "at most a prefix"),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			if len(a) > 0 {
 				o.Prefix = a[0]
@@ -165,7 +181,9 @@ func statCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stat --store DIR [KEY]",
 		Short: "describe the store, or one object",
-		Args:  args(0, 1, "at most a key"),
+		Example: `  ugdsctl stat --store DIR
+  ugdsctl stat --store DIR greeting`,
+		Args: args(0, 1, "at most a key"),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			return ctl.Stat(cmd.Context(), e, t, a...)
 		},
@@ -180,13 +198,18 @@ func fsckCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fsck --store DIR",
 		Short: "check a store that nobody has open",
-		Long: `fsck checks superblocks, metadata and space, and changes nothing.
+		Long: `fsck checks superblocks, metadata and space, and changes nothing. With
+--verify-data it also reads every value, and finds those that changed on the
+device.
 
 With --repair --yes it removes objects that are not what was put, lists each of
 them, and writes damaged superblock copies anew; without --yes it tells what it
 would remove.
 
 Exit status: 0 clean, 1 repaired, 4 faults are left, 8 it could not run.`,
+		Example: `  ugdsctl fsck --store DIR
+  ugdsctl fsck --store DIR --verify-data
+  ugdsctl fsck --store DIR --verify-data --repair --yes`,
 		Args: func(cmd *cobra.Command, a []string) error {
 			return ctl.FsckArgs(args(0, 0, "none")(cmd, a))
 		},
@@ -195,7 +218,7 @@ Exit status: 0 clean, 1 repaired, 4 faults are left, 8 it could not run.`,
 	storeFlags(cmd, t)
 	f := cmd.Flags()
 	f.BoolVar(&t.Hex, "hex", false, "keys are written in hexadecimal")
-	f.BoolVar(&o.Data, "data", false, "read every value and compare its checksum too")
+	f.BoolVar(&o.VerifyData, "verify-data", false, "read every value and compare its checksum too")
 	f.BoolVar(&o.Repair, "repair", false, "remove objects that are not what was put")
 	f.BoolVar(&o.Yes, "yes", false, "do it")
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
@@ -206,10 +229,11 @@ Exit status: 0 clean, 1 repaired, 4 faults are left, 8 it could not run.`,
 
 func versionCmd(e *ctl.Env) *cobra.Command {
 	return &cobra.Command{
-		Use:   "version",
-		Short: "tell which program this is",
-		Args:  args(0, 0, "none"),
-		RunE:  func(*cobra.Command, []string) error { return ctl.Version(e) },
+		Use:     "version",
+		Short:   "tell which program this is",
+		Example: `  ugdsctl version`,
+		Args:    args(0, 0, "none"),
+		RunE:    func(*cobra.Command, []string) error { return ctl.Version(e) },
 	}
 }
 
@@ -230,6 +254,8 @@ func demoCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
 		Long: `demo makes a store in a temporary directory, puts values shaped like the cache
 of a language model into it, replaces and deletes some, closes it, opens it in a
 new process, compares every byte and checks the store. Then it removes it.`,
+		Example: `  ugdsctl demo --size 64MiB
+  ugdsctl demo --size 64MiB --store demo --keep`,
 		Args: args(0, 0, "none"),
 		RunE: func(cmd *cobra.Command, _ []string) error { return ctl.Demo(cmd.Context(), e, t, o) },
 	}

@@ -12,9 +12,9 @@ import (
 
 // FsckOptions of Fsck.
 type FsckOptions struct {
-	Data   bool // read every value and compare its checksum too
-	Repair bool // remove what is faulty
-	Yes    bool // do it; without it Repair only tells what it would remove
+	VerifyData bool // read every value and compare its checksum too
+	Repair     bool // remove what is faulty
+	Yes        bool // do it; without it Repair only tells what it would remove
 }
 
 type fsckDoc struct {
@@ -104,9 +104,9 @@ func check(ctx context.Context, e *Env, t *Target, o FsckOptions, do checker) (*
 	if err != nil {
 		return nil, err
 	}
-	co := store.CheckOptions{VerifyData: o.Data}
+	co := store.CheckOptions{VerifyData: o.VerifyData}
 	var bar Bar
-	if o.Data {
+	if o.VerifyData {
 		last := int64(0)
 		co.Progress = func(done, total int64) {
 			if bar == nil {

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ugds-store/ugds/tools/ctl"
+)
+
+// verbs are those that a user sees.
+func verbs(t *testing.T) []*cobra.Command {
+	t.Helper()
+	var out []*cobra.Command
+	for _, c := range newRoot(&ctl.Env{Stdout: io.Discard, Stderr: io.Discard}).Commands() {
+		if c.IsAvailableCommand() && c.Name() != "help" {
+			out = append(out, c)
+		}
+	}
+	if len(out) < 17 {
+		t.Fatalf("only %d verbs", len(out))
+	}
+	return out
+}
+
+// smaller makes the examples that measure short enough for a test.
+var smaller = strings.NewReplacer("--bytes 16MiB", "--bytes 1MiB", "--bytes 8MiB", "--bytes 1MiB", "64MiB --store demo", "16MiB --store demo")
+
+// endless are examples that take minutes: they are interrupted.
+func endless(line string) bool {
+	return strings.Contains(line, "--scale") || strings.Contains(line, "--suite gates")
+}
+
+// TestExamples runs the examples that --help shows, each verb's in a sandbox of
+// its own: a shell with little in its environment, ugdsctl in its path, a store
+// named DIR and the files that the examples name.
+func TestExamples(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := t.TempDir()
+	if err := os.Symlink(self, filepath.Join(bin, "ugdsctl")); err != nil {
+		t.Fatal(err)
+	}
+	for _, verb := range verbs(t) {
+		t.Run(verb.Name(), func(t *testing.T) {
+			t.Parallel()
+			if !strings.Contains(verb.Example, "ugdsctl "+verb.Name()+" ") && verb.Name() != "version" {
+				t.Fatal("no example")
+			}
+			dir := sandbox(t)
+			for line := range strings.Lines(verb.Example) {
+				line = strings.TrimSpace(line)
+				want, text := 0, smaller.Replace(line)
+				switch {
+				case endless(line):
+					want, text = 130, "exec "+text
+				case verb.Name() == "format" && !strings.Contains(line, "--yes"):
+					want = 2
+				}
+				cmd := exec.Command("bash", "-o", "pipefail", "-uc", "umask 077; "+text)
+				cmd.Dir = dir
+				cmd.Env = []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "LANG=C", "COLUMNS=80", "TMPDIR=" + dir, asProgram + "=1"}
+				if out, err := runExample(cmd, want == 130); exitCode(err) != want {
+					t.Errorf("%s: %v\n%s", line, err, out)
+				}
+			}
+		})
+	}
+}
+
+// runExample runs a line to its end, or for a second.
+func runExample(cmd *exec.Cmd, cut bool) ([]byte, error) {
+	if !cut {
+		return cmd.CombinedOutput()
+	}
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	time.AfterFunc(time.Second, func() { _ = cmd.Process.Signal(os.Interrupt) }) // fails if it has ended
+	err := cmd.Wait()
+	return out.Bytes(), err
+}
+
+// sandbox is a directory with what the examples name.
+func sandbox(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	store := filepath.Join(dir, "DIR")
+	for _, args := range [][]string{
+		{"format", "--size", "64MiB", "--sparse", "--yes"},
+		{"put", "greeting", "-"}, {"put", "farewell", "-"}, {"put", "--hex", "00ff", "-"}, {"put", "--hex", "00fe", "-"},
+	} {
+		if _, errs, code := call(t, "hello, world", append(args, "--store", store)...); code != 0 {
+			t.Fatal(errs)
+		}
+	}
+	for name, text := range map[string]string{"report.pdf": "a report",
+		"t.jsonl": `{"timestamp": 0, "hash_ids": [1, 2, 3]}` + "\n" + `{"timestamp": 9, "hash_ids": [1, 4]}` + "\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// TestHelp: every verb explains itself within 80 columns, also when it needs
+// arguments.
+func TestHelp(t *testing.T) {
+	names := []string{""}
+	for _, v := range verbs(t) {
+		names = append(names, v.Name())
+	}
+	for _, name := range names {
+		out, errs, code := call(t, "", append(strings.Fields(name), "--help")...)
+		if code != 0 || errs != "" || !strings.Contains(out, "Usage:") {
+			t.Errorf("%s: exit %d, %s", name, code, errs)
+		}
+		for line := range strings.Lines(out) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
+				t.Errorf("%s: a line of %d columns: %s", name, n, line)
+			}
+		}
+	}
+}
+
+// TestMan: a page for the program and for each verb, with its examples, and the
+// same ones each time.
+func TestMan(t *testing.T) {
+	dir := t.TempDir()
+	var last string
+	for _, to := range []string{"a", "b"} {
+		if _, errs, code := call(t, "", "man", filepath.Join(dir, to)); code != 0 {
+			t.Fatal(errs)
+		}
+		var all strings.Builder
+		for _, v := range append(verbs(t), &cobra.Command{Use: ""}) {
+			name := strings.TrimSuffix("ugdsctl-"+v.Name(), "-") + ".1"
+			data, err := os.ReadFile(filepath.Join(dir, to, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.HasPrefix(string(data), ".nh\n.TH") || v.Name() != "" && !strings.Contains(string(data), ".SH EXAMPLE") {
+				t.Errorf("%s is no page: %.80s", name, data)
+			}
+			all.Write(data)
+		}
+		if last != "" && all.String() != last {
+			t.Error("the pages differ from one time to the next")
+		}
+		last = all.String()
+	}
+	if strings.Contains(last, "bench\\-case") {
+		t.Error("a page names a hidden verb")
+	}
+}
+
+// TestCompletion: the scripts are what their shells can read, and the program
+// answers them.
+func TestCompletion(t *testing.T) {
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		out, errs, code := call(t, "", "completion", shell)
+		if code != 0 || !strings.Contains(out, "__complete") {
+			t.Errorf("%s: exit %d, %s", shell, code, errs)
+		}
+		if path, err := exec.LookPath(shell); err == nil {
+			cmd := exec.Command(path, "-n")
+			cmd.Stdin = strings.NewReader(out)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%s: %v: %s", shell, err, out)
+			}
+		}
+	}
+	for args, want := range map[string]string{"ver": "verify\t", "fsck --veri": "--verify-data\t", "completion z": "zsh"} {
+		out, errs, code := call(t, "", append([]string{"__complete"}, strings.Fields(args)...)...)
+		if code != 0 || !strings.Contains(out, want) {
+			t.Errorf("%s: exit %d, %q %s", args, code, out, errs)
+		}
+	}
+}

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ugds-store/ugds/tools/ctl"
+)
+
+// begin starts ugdsctl and returns when it has the metadata of dir open.
+func begin(t *testing.T, dir string, cmd *exec.Cmd) {
+	t.Helper()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // does nothing if it has ended
+	fds := filepath.Join("/proc", strconv.Itoa(cmd.Process.Pid), "fd")
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		entries, _ := os.ReadDir(fds) // fails when the process has ended
+		for _, e := range entries {
+			if to, _ := os.Readlink(filepath.Join(fds, e.Name())); to == filepath.Join(dir, "meta", "LOCK") {
+				return
+			}
+		}
+	}
+	t.Fatalf("%v never opened the store", cmd.Args[1:])
+}
+
+// stop interrupts a process and checks how it ends.
+func stop(t *testing.T, cmd *exec.Cmd, stderr *bytes.Buffer) {
+	t.Helper()
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	at := time.Now()
+	code := exitCode(cmd.Wait())
+	if code != 130 || stderr.String() != "ugdsctl: interrupted\n" {
+		t.Errorf("%v: exit %d, %q", cmd.Args[1:], code, stderr)
+	}
+	if took := time.Since(at); took > 10*time.Second {
+		t.Errorf("%v took %v to stop", cmd.Args[1:], took)
+	}
+}
+
+// TestInterruptAnywhere: an interrupt ends verbs that read, that work on the
+// devices, and that wait for the other side of a pipe, with 130 and one line.
+func TestInterruptAnywhere(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "s")
+	if _, errs, code := call(t, "", "format", "--store", dir, "--size", "8GiB", "--slab", "1MiB", "--sparse", "--yes"); code != 0 {
+		t.Fatal(errs)
+	}
+	if _, errs, code := call(t, strings.Repeat("0123456789abcdef", 16<<20), "put", "--store", dir, "k", "-"); code != 0 {
+		t.Fatal(errs)
+	}
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "out")
+	for _, args := range []string{"verify", "trim", "fsck --verify-data", "get k " + file, "get k " + fifo} {
+		cmd := program(t, append(strings.Fields(args), "--store", dir)...)
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		begin(t, dir, cmd)
+		stop(t, cmd, &stderr)
+	}
+	if left := ls(t, filepath.Dir(file)); len(left) > 0 {
+		t.Errorf("get left %v", left)
+	}
+	for _, args := range []string{"get k -", "exists -"} { // nobody reads, nobody writes
+		cmd := program(t, append(strings.Fields(args), "--store", dir)...)
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer in.Close()
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		cmd.Stdout = w
+		if args == "exists -" {
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(300 * time.Millisecond) // it reads before it opens the store
+		} else {
+			begin(t, dir, cmd)
+			if _, err := io.ReadFull(r, make([]byte, 1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.Close()
+		stop(t, cmd, &stderr)
+	}
+	if out, errs, code := call(t, "", "fsck", "--store", dir); code != 0 {
+		t.Errorf("fsck: exit %d, %q %s", code, out, errs)
+	}
+	if out, errs, code := call(t, "", "exists", "--store", dir, "k"); code != 0 {
+		t.Errorf("exists: exit %d, %q %s", code, out, errs)
+	}
+}
+
+// TestAnywhere: the verbs say the same in a directory that nobody can write to,
+// with no home and no language.
+func TestAnywhere(t *testing.T) {
+	dir := newStore(t)
+	if _, errs, code := call(t, "value", "put", "--store", dir, "k", "-"); code != 0 {
+		t.Fatal(errs)
+	}
+	for _, args := range []string{"ls --long", "get k -", "usage", "stat k", "exists k", "verify", "fsck --verify-data", "version"} {
+		all := strings.Fields(args)
+		if args != "version" {
+			all = append(all, "--store", dir)
+		}
+		want, _, _ := call(t, "", all...)
+		cmd := program(t, all...)
+		cmd.Dir = "/proc" // for root too
+		cmd.Env = []string{asProgram + "=1", "LANG=C"}
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		out, err := cmd.Output()
+		if err != nil || string(out) != want || stderr.Len() > 0 {
+			t.Errorf("%s: %v, %q, want %q, %q", args, err, out, want, &stderr)
+		}
+	}
+}
+
+// TestProgressLines: without a terminal there is a line now and then, at --json
+// none, and none of a short operation.
+func TestProgressLines(t *testing.T) {
+	var out bytes.Buffer
+	l := &lines{w: &out, title: "verify", total: 1000, every: time.Hour}
+	l.Add(250)
+	l.Add(250)
+	l.next = time.Time{}
+	l.Add(250)
+	l.Done()
+	l = &lines{w: &out, title: "put", next: time.Now().Add(time.Hour), every: time.Hour}
+	l.Add(1 << 20)
+	l.next = time.Time{}
+	l.Add(1 << 20)
+	if want := "ugdsctl: verify: 25 %\nugdsctl: verify: 75 %\nugdsctl: put: 2.0 MiB\n"; out.String() != want {
+		t.Errorf("%q, want %q", &out, want)
+	}
+	if progress(&ctl.Env{JSON: true}) != nil {
+		t.Error("progress beside a document")
+	}
+}
