@@ -75,11 +75,25 @@ func (m *Mover) grow() (*lane, error) {
 	return l, err
 }
 
+// pop gives the idle lane that was used last. The caller has a token for it.
+func (m *Mover) pop() *lane {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	last := len(m.idle) - 1
+	if last < 0 { // the mover was closed under a waiter
+		return nil
+	}
+	l := m.idle[last]
+	m.idle = m.idle[:last]
+	l.next = 0 // the buffer that is warm
+	return l
+}
+
 // try gives a lane that is idle, or a new one; nil if all are in use.
 func (m *Mover) try() (*lane, error) {
 	select {
-	case l := <-m.free:
-		return l, nil
+	case <-m.ready:
+		return m.pop(), nil
 	default:
 		return m.grow()
 	}
@@ -92,8 +106,8 @@ func (m *Mover) take(ctx context.Context) (*lane, error) {
 		return l, err
 	}
 	select {
-	case l := <-m.free:
-		return l, nil
+	case <-m.ready:
+		return m.pop(), nil
 	case <-ctx.Done():
 		return nil, base.Errorf("wait for", "lane", base.ErrTimeout, "all %d are in use: %w", m.opt.Lanes, ctx.Err())
 	}
@@ -102,13 +116,14 @@ func (m *Mover) take(ctx context.Context) (*lane, error) {
 // give returns a lane, or keeps a sick one in quarantine: its memory may still
 // be written by the GPU, so that it is not used again.
 func (m *Mover) give(l *lane) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if l.sick != nil {
-		m.mu.Lock()
 		m.lost = append(m.lost, l)
-		m.mu.Unlock()
 		return
 	}
-	m.free <- l
+	m.idle = append(m.idle, l)
+	m.ready <- struct{}{} // there is room for every lane
 }
 
 // close ends the stream, and frees the memory once nothing uses it any more.

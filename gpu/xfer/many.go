@@ -15,6 +15,9 @@ import (
 // MaxItems is the largest number of items in one call.
 const MaxItems = 1 << 20
 
+// fewItems is down to how many values lanes share the work of a call.
+const fewItems = 32
+
 // fewMoves is up to how many values copies are cheaper than a kernel.
 const fewMoves = 3
 
@@ -71,7 +74,7 @@ func (m *Mover) many(ctx context.Context, items []Item, write bool) error {
 	}
 	g := &group{m: m, ctx: ctx, write: write, parts: make([]part, 0, len(items))}
 	var large []int
-	var index []int // of each part in items
+	index := make([]int, 0, len(items)) // of each part in items
 	for i := range items {
 		it := &items[i]
 		it.N, it.Err = 0, nil
@@ -79,21 +82,20 @@ func (m *Mover) many(ctx context.Context, items []Item, write bool) error {
 			large = append(large, i)
 			continue
 		}
-		if p, ok := g.admit(it); ok {
-			g.parts, index = append(g.parts, p), append(index, i)
+		k := len(g.parts)
+		if g.parts = g.parts[:k+1]; g.admit(it, &g.parts[k]) {
+			index = append(index, i)
+		} else {
+			g.parts[k] = part{}
+			g.parts = g.parts[:k]
 		}
 	}
 	done := make(chan error, 1)
-	go func() {
-		defer m.jobs.Done()
-		err := g.run()
-		for i := range g.parts {
-			if reg := g.parts[i].reg; reg != nil {
-				reg.Release()
-			}
-		}
-		done <- err
-	}()
+	if ctx.Done() == nil { // nothing can end the wait early
+		g.finish(done)
+	} else {
+		go g.finish(done)
+	}
 	select {
 	case err := <-done:
 		if err != nil {
@@ -116,19 +118,19 @@ func (m *Mover) many(ctx context.Context, items []Item, write bool) error {
 
 // admit checks an item and holds its registration. What it refuses has its
 // answer.
-func (g *group) admit(it *Item) (p part, ok bool) {
+func (g *group) admit(it *Item, p *part) bool {
 	p.Item = *it
 	if p.path, it.Err = g.m.way(it.End, it.Off, it.Ptr, it.Len, g.write); it.Err != nil || it.Len == 0 {
-		return p, false
+		return false
 	}
 	if _, _, it.Err = it.End.place(it.Off, it.Len, g.write); it.Err != nil {
-		return p, false
+		return false
 	}
 	if p.reg, it.Err = g.m.hold(it.Ptr, it.Len, &g.known); it.Err != nil {
-		return p, false
+		return false
 	}
 	why(&p.path, p.reg)
-	return p, true
+	return true
 }
 
 // room is how much of a buffer a part needs at most, its move included.
@@ -140,12 +142,31 @@ func (g *group) room(p *part) int64 {
 	return room + 32 + gpu.MoveBytes
 }
 
+// finish runs the group and lets go of the memory.
+func (g *group) finish(done chan<- error) {
+	err := g.run()
+	for i := range g.parts {
+		if reg := g.parts[i].reg; reg != nil {
+			reg.Release()
+		}
+	}
+	done <- err
+	g.m.jobs.Done()
+}
+
 // run packs the parts and has lanes work on the packs.
 func (g *group) run() error {
+	// Enough packs for every lane, but for pinned memory, where one kernel does
+	// the work of all.
+	most := min(gpu.MaxMoves, max(fewItems, len(g.parts)/g.m.opt.Threads+1))
 	var used int64
 	for i := range g.parts {
-		need := g.room(&g.parts[i])
-		if last := len(g.packs) - 1; last >= 0 && used+need <= g.m.opt.ChunkBytes && i-g.packs[last].from < gpu.MaxMoves {
+		p := &g.parts[i]
+		need, limit := g.room(p), most
+		if _, ok := p.End.(*pinned); ok {
+			limit = gpu.MaxMoves
+		}
+		if last := len(g.packs) - 1; last >= 0 && used+need <= g.m.opt.ChunkBytes && i-g.packs[last].from < limit {
 			g.packs[last].to, used = i+1, used+need
 		} else {
 			g.packs, used = append(g.packs, pack{i, i + 1}), need

@@ -196,3 +196,37 @@ func TestConcurrentMix(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkReadManyPinned shows what a thousand values cost besides the moves.
+func BenchmarkReadManyPinned(b *testing.B) {
+	back, err := host.Open(host.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	d := back.Devices()[0]
+	mem, err := d.Alloc(8 << 20)
+	if err != nil {
+		b.Fatal(err)
+	}
+	h, err := d.AllocHost(8 << 20)
+	if err != nil {
+		b.Fatal(err)
+	}
+	m, err := xfer.New(back, d, nil, xfer.Options{Lanes: 1})
+	if err != nil {
+		b.Fatal(err)
+	}
+	items := make([]xfer.Item, 1024)
+	e := xfer.Pinned(h)
+	for i := range items {
+		items[i] = xfer.Item{End: e, Off: int64(i) * 4096, Ptr: mem.Ptr() + gpu.Ptr(i*4096), Len: 16}
+	}
+	for b.Loop() {
+		if err := m.ReadMany(context.Background(), items); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := errors.Join(m.Close(context.Background()), mem.Close(), h.Close(), back.Close()); err != nil {
+		b.Fatal(err)
+	}
+}

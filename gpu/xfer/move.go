@@ -35,6 +35,7 @@ type job struct {
 	n     int64
 	write bool
 	path  driver.PathKey
+	size  int64        // of a chunk
 	next  atomic.Int64 // first byte that nobody took
 	stop  atomic.Bool
 
@@ -63,7 +64,15 @@ func (m *Mover) move(ctx context.Context, e Endpoint, off int64, p gpu.Ptr, n in
 		m.dismiss(reg)
 		return 0, err
 	}
+	if _, ok := e.(*pinned); ok {
+		return j.whole(first, reg)
+	}
+	j.size = m.chunkFor(n)
 	done := make(chan struct{})
+	if ctx.Done() == nil { // nothing can end the wait early
+		j.run(first, reg, done)
+		return j.failAt, j.err
+	}
 	go j.run(first, reg, done)
 	select {
 	case <-done:
@@ -178,12 +187,21 @@ func (m *Mover) dismiss(reg *gpu.Registration) {
 	m.jobs.Done()
 }
 
+// fineChunk is down to where requests are cut so that the lanes share them and
+// the copies overlap, in bytes.
+const fineChunk = 256 * base.KiB
+
+// chunkFor is the size of the chunks of a request of n bytes.
+func (m *Mover) chunkFor(n int64) int64 {
+	share := base.AlignUp(n/int64(2*m.opt.Threads)+1, gpu.HostPage)
+	return min(m.opt.ChunkBytes, max(share, fineChunk))
+}
+
 // run has a worker a lane, the first one here.
 func (j *job) run(first *lane, reg *gpu.Registration, done chan struct{}) {
 	var wg sync.WaitGroup
-	chunks := (j.n + j.m.opt.ChunkBytes - 1) / j.m.opt.ChunkBytes
-	_, whole := j.e.(*pinned)
-	for more := min(int64(j.m.opt.Threads), chunks) - 1; more > 0 && !whole; more-- {
+	chunks := (j.n + j.size - 1) / j.size
+	for more := min(int64(j.m.opt.Threads), chunks) - 1; more > 0; more-- {
 		l, _ := j.m.try() // without it the others do the work
 		if l == nil {
 			break
@@ -197,12 +215,9 @@ func (j *job) run(first *lane, reg *gpu.Registration, done chan struct{}) {
 }
 
 func (j *job) worker(l *lane) {
-	switch _, whole := j.e.(*pinned); {
-	case whole:
-		j.whole(l)
-	case j.write:
+	if j.write {
 		j.drain(l)
-	default:
+	} else {
 		j.fill(l)
 	}
 	if err := l.settleAll(); err != nil {
@@ -240,22 +255,43 @@ func (j *job) chunk() (off, n int64, ok bool) {
 		}
 		return 0, 0, false
 	}
-	size := j.m.opt.ChunkBytes
-	off = j.next.Add(size) - size
-	return off, min(size, j.n-off), off < j.n
+	off = j.next.Add(j.size) - j.size
+	return off, min(j.size, j.n-off), off < j.n
 }
 
-// whole moves pinned memory by one copy.
-func (j *job) whole(l *lane) {
+// whole moves pinned memory by one copy. When the context ends first, the rest
+// of the wait goes on without the caller.
+func (j *job) whole(l *lane, reg *gpu.Registration) (int64, error) {
 	mem := j.e.(*pinned).mem.Bytes()
+	var tick uint64
 	err := l.stream.Copy(gpu.Copy{Dev: j.ptr, Host: mem[j.off : j.off+j.n], ToHost: j.write})
 	if err == nil {
-		if err = l.settle(); err == nil {
+		tick, err = l.tick()
+	}
+	end := func() error {
+		if err == nil {
+			err = l.await(tick)
+		}
+		if err == nil {
 			j.m.paths.Add(j.path, j.n)
-			return
+		}
+		j.m.give(l)
+		j.m.dismiss(reg)
+		return err
+	}
+	if err == nil && j.ctx.Done() != nil {
+		c, cancel := context.WithTimeout(j.ctx, j.m.opt.CopyTimeout)
+		late := l.stream.WaitTick(c, tick)
+		cancel()
+		if late != nil && j.ctx.Err() != nil {
+			go end()
+			return 0, base.Errorf("move", j.ptr.String(), base.ErrTimeout, "%w", j.ctx.Err())
 		}
 	}
-	j.fail(0, err)
+	if err := end(); err != nil {
+		return 0, err
+	}
+	return j.n, nil
 }
 
 // fill reads chunks into slots and copies them to the GPU. As many chunks are

@@ -48,9 +48,10 @@ const (
 
 // Options of New. The zero value works.
 type Options struct {
-	// ChunkBytes is the unit of staging, a multiple of 4 KiB. Default 1 MiB.
+	// ChunkBytes is the size of a bounce buffer and the largest unit of staging,
+	// a multiple of 4 KiB; small requests are cut finer. Default 2 MiB.
 	ChunkBytes int64
-	// Depth is the number of bounce buffers of a lane. Default 4.
+	// Depth is the number of bounce buffers of a lane. Default 2.
 	Depth int
 	// Lanes bounds what is under way: streams, threads, and with the buffers
 	// the pinned memory. Default 16.
@@ -74,13 +75,13 @@ func (o Options) withDefaults() Options {
 	for _, d := range []struct {
 		v *int64
 		n int64
-	}{{&o.ChunkBytes, base.MiB}, {&o.SmallBytes, 32 * base.KiB}} {
+	}{{&o.ChunkBytes, 2 * base.MiB}, {&o.SmallBytes, 32 * base.KiB}} {
 		if *d.v == 0 {
 			*d.v = d.n
 		}
 	}
 	if o.Depth == 0 {
-		o.Depth = 4
+		o.Depth = 2
 	}
 	if o.Lanes == 0 {
 		o.Lanes = 16
@@ -121,9 +122,10 @@ type Mover struct {
 
 	noMove atomic.Bool // the kernel could not be loaded
 
-	free chan *lane // idle lanes, at most opt.Lanes
+	ready chan struct{} // a token for each idle lane
 
 	mu     sync.Mutex
+	idle   []*lane // the one used last is the last: its memory is in the caches
 	made   int     // lanes that exist or are being made
 	lost   []*lane // lanes in quarantine
 	closed bool
@@ -138,7 +140,7 @@ func New(b gpu.Backend, dev gpu.Device, table *gpu.Table, o Options) (*Mover, er
 	if err := o.validate(); err != nil {
 		return nil, base.Wrap("open", "mover", err)
 	}
-	return &Mover{dev: dev, back: b, table: table, opt: o, free: make(chan *lane, o.Lanes)}, nil
+	return &Mover{dev: dev, back: b, table: table, opt: o, ready: make(chan struct{}, o.Lanes)}, nil
 }
 
 // Options are the ones in effect.
@@ -211,16 +213,9 @@ func (m *Mover) Close(ctx context.Context) error {
 // closeLanes closes every lane; nothing is under way.
 func (m *Mover) closeLanes() error {
 	m.mu.Lock()
-	all := m.lost
-	m.lost = nil
+	all := append(m.lost, m.idle...)
+	m.lost, m.idle = nil, nil
 	m.mu.Unlock()
-	for len(m.free) > 0 {
-		select {
-		case l := <-m.free:
-			all = append(all, l)
-		default: // another Close took it
-		}
-	}
 	var errs []error
 	for _, l := range all {
 		errs = append(errs, l.close())

@@ -531,3 +531,41 @@ func TestOptions(t *testing.T) {
 		t.Errorf("not every fault at once: %v", err)
 	}
 }
+
+// TestPinnedTimeout: the copy of pinned memory is waited for without the caller
+// when its context ends.
+func TestPinnedTimeout(t *testing.T) {
+	r := newRig(t, host.Options{Faults: host.Faults{CopyDelay: 60 * time.Millisecond}}, xfer.Options{Lanes: 1})
+	e := endpoints(t, r, noise(t, 65536))["pinned"]
+	reg, err := r.tab.Register(r.mem.Ptr(), 65536)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	if n, err := r.m.Read(c, e, 0, r.mem.Ptr(), 65536); n != 0 || !errors.Is(err, base.ErrTimeout) {
+		t.Errorf("%d, %v", n, err)
+	}
+	if err := reg.Close(); !errors.Is(err, base.ErrBusy) {
+		t.Errorf("unregistered in flight: %v", err)
+	}
+	if n, err := r.m.Read(context.Background(), e, 0, r.mem.Ptr(), 65536); n != 65536 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	if err := reg.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSmallRequestsAreShared: a request smaller than a chunk a lane is cut, so
+// that several lanes work on it.
+func TestSmallRequestsAreShared(t *testing.T) {
+	r := newRig(t, host.Options{}, xfer.Options{Lanes: 4})
+	h := &holes{data: noise(t, 1<<20), from: 1 << 40}
+	if n, err := r.m.Read(context.Background(), xfer.Reader(h), 0, r.mem.Ptr(), 1<<20); n != 1<<20 || err != nil {
+		t.Fatal(n, err)
+	}
+	if h.most < 2 || !bytes.Equal(r.peek(r.mem.Ptr(), 1<<20), h.data) {
+		t.Errorf("%d reads at once, or other bytes", h.most)
+	}
+}
