@@ -12,7 +12,7 @@ RACEPKGS  = ./internal/... ./alloc/... ./driver/... ./meta/... ./store/...
 # The size of the demo's workload; make demo DEMO_SIZE=256MiB for a small disk.
 DEMO_SIZE ?= 1GiB
 
-.PHONY: build ugdsctl demo test crash race fuzz lint soak
+.PHONY: build ugdsctl demo test crash race fuzz bench lint soak
 
 ## build: programs into bin/, and everything once more for arm64
 build: ugdsctl
@@ -59,6 +59,10 @@ lint:
 	GOARCH=arm64 $(GO) vet ./...
 	$(GO) tool staticcheck ./...
 	$(GO) test -count=1 ./tools/lint
+
+## bench: the promises on speed, each contestant in ten processes, and a page with plots
+bench: ugdsctl
+	bin/ugdsctl bench --suite gates --rounds 10 --html bench.html
 
 ## soak: the long forms, for a night; each run has seeds of its own
 soak:

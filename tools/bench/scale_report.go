@@ -41,6 +41,7 @@ type ScaleRow struct {
 	Crash     float64  `json:"crash_open_to_first_hit_seconds"` // median
 	CleanBest float64  `json:"clean_best_seconds"`
 	CrashBest float64  `json:"crash_best_seconds"`
+	CleanCPU  *float64 `json:"clean_open_cpu_seconds,omitempty"` // median
 	LogBytes  int64    `json:"log_bytes_before_the_crash"`
 	Index     *float64 `json:"index_bytes_per_object,omitempty"`
 	OffHeap   *float64 `json:"off_heap_bytes_per_object,omitempty"`
@@ -124,6 +125,7 @@ func (row *ScaleRow) sum(clean, crash []*ScaleSample) {
 		row.CleanBest = min(row.CleanBest, *clean[i].FirstHitSeconds)
 		row.CrashBest = min(row.CrashBest, *crash[i].FirstHitSeconds)
 	}
+	row.CleanCPU = of(clean, func(s *ScaleSample) *float64 { return s.OpenCPU })
 	row.Index = of(clean, func(s *ScaleSample) *float64 { return s.IndexBytes })
 	row.OffHeap = of(clean, func(s *ScaleSample) *float64 { return s.OffHeapBytes })
 	row.RSS = of(clean, func(s *ScaleSample) *float64 { return s.RSSBytes })
@@ -135,10 +137,10 @@ func (row *ScaleRow) sum(clean, crash []*ScaleSample) {
 // WriteScaleTable writes the rows for people.
 func WriteScaleTable(w io.Writer, rows []ScaleRow) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "objects\tmade in\tclean open\tcrash open\tlog\tindex B\toff-heap B\tRSS B\topen peak B\tgrowth peak B\tlookup ns\texists/s\t")
+	fmt.Fprintln(t, "objects\tmade in\tclean open: best\tmedian\tCPU\tcrash open: best\tmedian\tlog\tindex B\toff-heap B\tRSS B\topen peak B\tgrowth peak B\tlookup ns\texists/s\t")
 	for _, r := range rows {
-		fmt.Fprintf(t, "%s\t%.1f s\t%.3f s\t%.3f s\t%.1f MiB\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", grouped(fmt.Sprint(r.Objects)), r.Fill,
-			r.Clean, r.Crash, float64(r.LogBytes)/(1<<20), number(r.Index), number(r.OffHeap), number(r.RSS), number(r.Peak),
+		fmt.Fprintf(t, "%s\t%.1f s\t%.3f s\t%.3f s\t%s\t%.3f s\t%.3f s\t%.1f MiB\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", grouped(fmt.Sprint(r.Objects)), r.Fill,
+			r.CleanBest, r.Clean, span(r.CleanCPU), r.CrashBest, r.Crash, float64(r.LogBytes)/(1<<20), number(r.Index), number(r.OffHeap), number(r.RSS), number(r.Peak),
 			number(r.Growth), number(r.Lookup), number(r.Exists))
 	}
 	return t.Flush()
