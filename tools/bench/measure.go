@@ -204,6 +204,16 @@ func pass(ctx context.Context, s subject, d *dataset, op string, ids []int, lat 
 	return errors.Join(append(errs, ctx.Err())...)
 }
 
+// changed is how many objects a pass puts or deletes.
+func changed(c *Case) (n float64) {
+	for i := range c.Objects {
+		if c.Op != OpMixed || putsOf(c, i) {
+			n++
+		}
+	}
+	return n
+}
+
 func ptr[T any](v T) *T { return &v }
 
 // quantile of sorted durations, in seconds: the smallest that at least the share
@@ -224,10 +234,10 @@ func (out *Sample) counters(a, b counts) error {
 	c := &out.Case
 	out.Engine, out.Note = b.engine, b.note
 	if b.hasFlushes && c.changes() && b.flushes > a.flushes {
-		out.PutsPerFlush = ptr(float64(out.Ops) / float64(b.flushes-a.flushes))
+		out.PutsPerFlush = ptr(changed(c) / float64(b.flushes-a.flushes))
 	}
 	if b.hasSyncs && c.changes() && b.walSyncs > a.walSyncs {
-		out.PutsPerSync = ptr(float64(out.Ops) / float64(b.walSyncs-a.walSyncs))
+		out.PutsPerSync = ptr(changed(c) / float64(b.walSyncs-a.walSyncs))
 	}
 	if !b.hasBytes {
 		return nil

@@ -57,7 +57,7 @@ func Names() []string {
 const poolFactor = 4
 
 // minPool is the smallest store that Prepare makes, bytes.
-const minPool = 512 * base.MiB
+const minPool = 128 * base.MiB
 
 // NeedBytes is what Prepare and the cases take of the directory's disk at most.
 func NeedBytes(payload int64) int64 { return poolBytes(payload) + 4*payload + 512*base.MiB }

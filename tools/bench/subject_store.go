@@ -42,8 +42,38 @@ func openStore(ctx context.Context, d *dataset) (_ *storeSubject, err error) {
 	if s.s, err = store.Open(ctx, store.Options{Devices: s.devs, Meta: meta.Options{Dir: d.c.Place.storeMeta()}}); err != nil {
 		return s, err
 	}
-	s.n, err = s.s.Namespace(ctx, Namespace, store.NamespaceOptions{Create: true})
+	if s.n, err = s.s.Namespace(ctx, Namespace, store.NamespaceOptions{Create: true}); err == nil && !d.c.Ready {
+		err = s.purge(ctx)
+	}
 	return s, err
+}
+
+// purge removes what a bench that was stopped has left in its namespace.
+func (s *storeSubject) purge(ctx context.Context) error {
+	var keys [][]byte
+	for info, err := range s.n.List(ctx, store.ListOptions{}) {
+		if err != nil {
+			return err
+		}
+		keys = append(keys, info.Key)
+	}
+	err := errors.Join(s.n.DeleteBatch(ctx, keys, store.DeleteOptions{Durability: store.Relaxed})...)
+	return errors.Join(err, s.s.Flush(ctx))
+}
+
+// Purge empties the bench's namespace of a store, after a bench that did not
+// reach its end.
+func Purge(ctx context.Context, p Place) error {
+	d, err := newDataset(&Case{Subject: Store, Op: OpPut, Size: 1, Objects: 1, Callers: 1, Batch: 1, Place: p})
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	s, err := openStore(ctx, d)
+	if err != nil {
+		return err
+	}
+	return s.close(ctx)
 }
 
 func attach(dev driver.Device, d *dataset) error {

@@ -104,7 +104,11 @@ func runBench(ctx context.Context, e *Env, t *Target, o BenchOptions) (err error
 	plan.Exec = execCase(o.Exec)
 	report, err := measureBench(ctx, e, plan)
 	if err != nil {
-		return stopped(ctx, err)
+		err = stopped(ctx, err)
+		if len(plan.Place.Devices) > 0 { // the store is the user's: leave nothing in it
+			err = errors.Join(err, bench.Purge(context.WithoutCancel(ctx), plan.Place))
+		}
+		return err
 	}
 	return showBench(ctx, e, report, &o)
 }

@@ -1,0 +1,138 @@
+package ctl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/tools/bench"
+)
+
+func smallBench(t *testing.T) BenchOptions {
+	return BenchOptions{TempDir: t.TempDir(), Ops: []string{"put", "get"}, Sizes: []string{"4KiB"}, Callers: []int{2},
+		Batches: []int{1}, Depths: []int{0}, Sync: "both", Against: []string{"raw"}, Bytes: base.MiB, Rounds: 1, Seed: 1}
+}
+
+func (l *lab) bench(ctx context.Context, o BenchOptions) (doc benchDoc, err error) {
+	l.out.Reset()
+	l.JSON = true
+	defer func() { l.JSON = false }()
+	err = Bench(ctx, l.Env, l.target, o)
+	if jerr := json.Unmarshal(l.out.Bytes(), &doc); jerr != nil && err == nil {
+		err = jerr
+	}
+	return doc, err
+}
+
+// benchKeys lists what the bench has left in the store.
+func (l *lab) benchKeys(t *testing.T) string {
+	l.target.Namespace = bench.Namespace
+	defer func() { l.target.Namespace = "" }()
+	return l.keys(t)
+}
+
+// TestBenchOnStore: a bench on the user's store leaves it as it was, also when
+// an earlier one died in the middle.
+func TestBenchOnStore(t *testing.T) {
+	l := newLab(t)
+	l.put(t, "mine", []byte("value"))
+	o := smallBench(t)
+	o.HTML = filepath.Join(t.TempDir(), "b.html")
+	l.target.Namespace = bench.Namespace
+	l.put(t, "bench/1/0", []byte("left by a bench that died"))
+	l.target.Namespace = ""
+	doc, err := l.bench(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if doc.Version != DocVersion || doc.Missed == nil || len(doc.Report.Groups) != 3 || len(doc.Report.Groups[0].Rows) != 2 {
+		t.Errorf("%+v", doc)
+	}
+	if page, err := os.ReadFile(o.HTML); err != nil || !strings.Contains(string(page), "<svg") {
+		t.Errorf("page: %v", err)
+	}
+	if left := l.benchKeys(t); left != "" {
+		t.Errorf("left in the store: %s", left)
+	}
+	if keys := l.keys(t); keys != "mine\n" {
+		t.Errorf("the user's keys: %q", keys)
+	}
+	if left, err := os.ReadDir(o.TempDir); err != nil || len(left) > 0 {
+		t.Errorf("files left: %v, %v", left, err)
+	}
+}
+
+// TestBenchStops: an interrupt in the middle leaves neither files nor objects.
+func TestBenchStops(t *testing.T) {
+	l := newLab(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	o := smallBench(t)
+	o.Ops = []string{"get"}
+	calls := 0
+	o.Exec = func(ctx context.Context, in []byte) ([]byte, error) {
+		if calls++; calls == 3 { // what the store's objects were put for
+			cancel()
+			return nil, errors.New("the process was interrupted")
+		}
+		var c bench.Case
+		if err := json.Unmarshal(in, &c); err != nil {
+			return nil, err
+		}
+		s, err := bench.RunCase(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(s)
+	}
+	if _, err := l.bench(ctx, o); ExitCode(err) != ExitInterrupted {
+		t.Fatal(err)
+	}
+	if calls != 3 {
+		t.Errorf("%d processes", calls)
+	}
+	if left := l.benchKeys(t); left != "" {
+		t.Errorf("left in the store: %s", left)
+	}
+	if left, err := os.ReadDir(o.TempDir); err != nil || len(left) > 0 {
+		t.Errorf("files left: %v, %v", left, err)
+	}
+}
+
+func TestBenchRefusals(t *testing.T) {
+	l := newLab(t)
+	raw := filepath.Join(l.target.Dir, dataName)
+	for name, change := range map[string]func(*BenchOptions){
+		"op": func(o *BenchOptions) { o.Ops = []string{"x"} }, "size": func(o *BenchOptions) { o.Sizes = []string{"x"} },
+		"zero": func(o *BenchOptions) { o.Sizes = []string{"0"} }, "callers": func(o *BenchOptions) { o.Callers = []int{0} },
+		"durability": func(o *BenchOptions) { o.Sync = "x" }, "against": func(o *BenchOptions) { o.Against = []string{"x"} },
+		"bytes": func(o *BenchOptions) { o.Bytes = 1 }, "rounds": func(o *BenchOptions) { o.Rounds = 0 },
+		"suite": func(o *BenchOptions) { o.Ops, o.Suite = nil, "x" }, "scale": func(o *BenchOptions) { o.Scale = []int{0} },
+		"too much": func(o *BenchOptions) { o.Sizes, o.Batches = []string{"1GiB"}, []int{64} },
+	} {
+		o := smallBench(t)
+		change(&o)
+		if _, err := l.bench(t.Context(), o); ExitCode(err) != ExitUsage {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	o := smallBench(t)
+	o.Raw, o.Yes = raw, true
+	l.target = &Target{}
+	if _, err := l.bench(t.Context(), o); !errors.Is(err, base.ErrInUse) {
+		t.Errorf("a store as a raw device: %v", err)
+	}
+	o.Raw = filepath.Join(t.TempDir(), "raw")
+	if err := os.WriteFile(o.Raw, make([]byte, 2*base.MiB), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o.Yes = false
+	if _, err := l.bench(t.Context(), o); ExitCode(err) != ExitUsage {
+		t.Errorf("without --yes: %v", err)
+	}
+}
