@@ -91,8 +91,17 @@ func childStore(dir string) error {
 	return nil
 }
 
+// childBatches is how many batches of 400 objects a round puts. Children are
+// instrumented, too, under the race detector.
+func childBatches() int {
+	if raceEnabled {
+		return 3
+	}
+	return 12
+}
+
 func childRound(ns *store.Namespace, round int) error {
-	for i := range 12 {
+	for i := range childBatches() {
 		items := make([]store.PutItem, 400)
 		for j := range items {
 			key := append([]byte(fmt.Sprintf("%d-%d-%d-", round, i, j)), fill(uint64(i*1000+j), 900)...)
@@ -116,7 +125,7 @@ func childRound(ns *store.Namespace, round int) error {
 		}
 		n++
 	}
-	if n != (round+1)*4800 {
+	if n != (round+1)*childBatches()*400 {
 		return fmt.Errorf("%d objects after round %d", n, round)
 	}
 	return nil
@@ -125,9 +134,6 @@ func childRound(ns *store.Namespace, round int) error {
 // TestRestrictedProcesses runs a whole store where little is allowed (J-26 and
 // A-13 among them).
 func TestRestrictedProcesses(t *testing.T) {
-	if raceEnabled {
-		t.Log("children are instrumented too; that is slow but right")
-	}
 	for _, c := range []struct {
 		role string
 		uid  uint32
