@@ -26,8 +26,8 @@ func TestModel(t *testing.T) {
 		"small staging":    {tune: func(o *store.Options) { o.StagingBytes = 1; o.VolatileBytes = 1 << 20 }},
 	}
 	steps := 1500
-	if testing.Short() {
-		steps = 300
+	if raceEnabled || testing.Short() {
+		steps = 500
 	}
 	for name, cfg := range configs {
 		t.Run(name, func(t *testing.T) {
