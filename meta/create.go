@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	iofs "io/fs"
-	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/ugds-store/ugds/internal/base"
@@ -103,7 +102,7 @@ func createDatabase(o Options, lock *dirLock, id Identity) error {
 func makeDir(o Options) error {
 	names, err := o.FS.List(o.Dir)
 	switch {
-	case err == nil && len(names) > 0 && (slices.Contains(names, identityName) || !slices.Contains(names, creatingName)):
+	case err == nil && len(names) > 0 && !unfinished(names):
 		err := base.Errorf("create metadata", o.Dir, base.ErrExists, "the directory is not empty")
 		return base.WithHint(err, "choose another one, or remove what is in it")
 	case err == nil:

@@ -62,7 +62,8 @@ func (d *DB) Fenced() error { return d.fence.err() }
 // Open opens an existing metadata directory and never makes one. Errors:
 // ErrNotFound (no store there), ErrLocked, ErrCorrupt (damaged or of a newer
 // program), ErrMismatch (the database belongs to another store than the identity
-// file), ErrMetaFull, ErrTimeout. An open that refuses changes nothing.
+// file), ErrMetaFull, ErrTimeout. An open that refuses changes nothing, but makes
+// a lost lock file again.
 func Open(o Options) (*DB, error) {
 	o = o.withDefaults()
 	id, err := ReadIdentity(o)
@@ -74,6 +75,11 @@ func Open(o Options) (*DB, error) {
 			err = base.Errorf("open metadata", o.path(databaseName), base.ErrCorrupt, "the identity is there but the database is missing")
 		}
 		return nil, base.Wrap("open metadata", o.Dir, err)
+	}
+	if !o.ReadOnly {
+		if err := restoreLock(o); err != nil {
+			return nil, ioError("open metadata", o, o.path(lockName), err)
+		}
 	}
 	lock, err := takeLock(o, o.ReadOnly)
 	if err != nil {
@@ -92,6 +98,17 @@ func Open(o Options) (*DB, error) {
 	}
 	restoreBallast(o, d.fs)
 	return d, nil
+}
+
+// restoreLock makes the lock file again if it was lost: it holds nothing.
+func restoreLock(o Options) error {
+	if _, err := o.FS.Stat(o.path(lockName)); !errors.Is(err, iofs.ErrNotExist) {
+		return err
+	}
+	if err := writeFile(o.FS, o.path(lockName), nil); err != nil {
+		return err
+	}
+	return syncDir(o.FS, o.Dir)
 }
 
 // openLocked opens Pebble under a held lock, which stays the caller's when it

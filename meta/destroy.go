@@ -3,9 +3,28 @@ package meta
 import (
 	"errors"
 	iofs "io/fs"
+	"slices"
 
 	"github.com/ugds-store/ugds/internal/base"
 )
+
+// ownNames are what Create makes, in the order in which Destroy removes it.
+var ownNames = []string{identityName, identityTemp, ballastName, databaseName, lockName, creatingName}
+
+// Owns tells whether name in a metadata directory is one that this package makes,
+// and Destroy removes.
+func Owns(name string) bool { return slices.Contains(ownNames, name) }
+
+// Unfinished tells whether o.Dir holds what an interrupted Create left, which the
+// next one takes: no store ever used it.
+func Unfinished(o Options) bool {
+	names, err := o.withDefaults().FS.List(o.Dir)
+	return err == nil && unfinished(names)
+}
+
+func unfinished(names []string) bool {
+	return slices.Contains(names, creatingName) && !slices.Contains(names, identityName)
+}
 
 // Destroy removes a metadata directory's content, the identity first, so that a
 // crash in between leaves nothing that Open would take. It removes only what
@@ -30,7 +49,7 @@ func Destroy(o Options) error {
 	case !errors.Is(err, iofs.ErrNotExist):
 		return err
 	}
-	for _, name := range []string{identityName, identityTemp, ballastName, databaseName, lockName, creatingName} {
+	for _, name := range ownNames {
 		if err := o.FS.RemoveAll(o.path(name)); err != nil && !errors.Is(err, iofs.ErrNotExist) {
 			return ioError("destroy metadata", o, o.path(name), err)
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -137,5 +138,43 @@ func TestIdentityAtomic(t *testing.T) {
 	}
 	if id, err := ReadIdentity(Options{Dir: "/m", FS: fs.Clone(rng, 0)}); err != nil || !reflect.DeepEqual(id, next) {
 		t.Errorf("after success and a power cut: %+v %v", id, err)
+	}
+}
+
+// TestLostLock: the lock file holds nothing; a writer makes a lost one again, a
+// reader says who does.
+func TestLostLock(t *testing.T) {
+	fs := metatest.NewCrashFS()
+	o := Options{Dir: "/m", FS: fs}
+	closeDB(t, newDB(t, o))
+	if err := fs.Remove("/m/LOCK"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(Options{Dir: "/m", FS: fs, ReadOnly: true}); !errors.Is(err, base.ErrCorrupt) || !strings.Contains(err.Error(), "for writing") {
+		t.Errorf("a reader: %v", err)
+	}
+	closeDB(t, openDB(t, o))
+	if _, err := fs.Stat("/m/LOCK"); err != nil {
+		t.Error(err)
+	}
+	closeDB(t, openDB(t, Options{Dir: "/m", FS: fs, ReadOnly: true}))
+}
+
+// TestUnfinished: only what no store ever used is taken for an interrupted Create.
+func TestUnfinished(t *testing.T) {
+	for names, want := range map[string]bool{
+		"": false, "CREATING": true, "CREATING LOCK db IDENTITY.tmp": true, "CREATING IDENTITY": false, "LOCK": false,
+	} {
+		if got := unfinished(strings.Fields(names)); got != want {
+			t.Errorf("%q: %v", names, got)
+		}
+		for _, name := range strings.Fields(names) {
+			if !Owns(name) {
+				t.Errorf("%s is not known", name)
+			}
+		}
+	}
+	if Owns("notes") {
+		t.Error("notes")
 	}
 }

@@ -50,7 +50,8 @@ func takeLock(o Options, shared bool) (*dirLock, error) {
 	f, err := o.FS.Open(path)
 	if err != nil {
 		if errors.Is(err, iofs.ErrNotExist) {
-			err = base.Errorf("lock", path, base.ErrCorrupt, "the file is missing: %w", err)
+			err = base.WithHint(base.Errorf("lock", path, base.ErrCorrupt, "the file is missing: %w", err),
+				"an open for writing, such as that of `ugdsctl put`, makes it again")
 		}
 		return nil, base.Wrap("open metadata", o.Dir, err)
 	}

@@ -238,3 +238,53 @@ func TestManyReaders(t *testing.T) {
 		}
 	}
 }
+
+// TestFormatKilled: a format that was killed anywhere, a first one or one over a
+// store, can be repeated, and what it left is not shown as a loss of anything
+// that was never there.
+func TestFormatKilled(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "s")
+	format := []string{"format", "--store", dir, "--size", "64MiB", "--yes"}
+	for i := range 24 {
+		if i%12 == 0 {
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cmd := program(t, format...)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(4+4*(i%12)) * time.Millisecond)
+		_ = cmd.Process.Kill() // may have ended
+		_ = cmd.Wait()
+		if i < 12 || i%3 == 0 {
+			if _, errs, code := call(t, "", format...); code != 0 {
+				t.Fatalf("killed after step %d: exit %d, %s, %v", i, code, errs, ls(t, dir))
+			}
+		}
+		if i < 12 {
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "meta"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"CREATING", "LOCK"} {
+		if err := os.WriteFile(filepath.Join(dir, "meta", name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out, _, _ := call(t, "", format[:5]...); strings.Contains(out, "holds") {
+			t.Errorf("%s is a loss: %s", name, out)
+		}
+	}
+	if _, errs, code := call(t, "", format...); code != 0 {
+		t.Errorf("exit %d, %s", code, errs)
+	}
+	clean(t, dir)
+}

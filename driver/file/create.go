@@ -10,29 +10,58 @@ import (
 
 // Create makes the file path of size bytes, a positive multiple of 4 KiB, with
 // permissions 0600, and makes its name durable. Space is reserved for all of it
-// unless sparse is set. It never touches an existing file (ErrExists); on any
-// error nothing is left behind. A full file system gives ErrNoSpace.
+// unless sparse is set. The name appears when the file is whole, where the file
+// system can do that. It never touches an existing file (ErrExists); on any error
+// nothing is left behind. A full file system gives ErrNoSpace.
 func Create(path string, size int64, sparse bool) error {
 	if size <= 0 || size%base.StoreBlock != 0 {
 		return base.Errorf("create", path, base.ErrInvalid,
 			"size %d must be a positive multiple of %d", size, base.StoreBlock)
 	}
-	f, err := unix.Open(path, unix.ReadWrite|unix.CreateNew, 0o600)
+	if _, err := os.Lstat(path); err == nil {
+		return createError(path, size, unix.EEXIST)
+	}
+	f, named, err := newFile(path)
 	if err != nil {
 		return createError(path, size, err)
 	}
-	if err = allocate(f, size, sparse); err == nil {
-		err = unix.Fsync(f)
-	}
-	_ = f.Close()
-	if err == nil {
-		err = syncDir(filepath.Dir(path))
-	}
-	if err != nil {
-		_ = os.Remove(path)
+	if err = fill(f, path, size, sparse, &named); err != nil {
+		if named {
+			_ = os.Remove(path)
+		}
 		return createError(path, size, err)
 	}
 	return nil
+}
+
+// newFile makes the file, without a name where that is possible; elsewhere a kill
+// may leave it unfinished.
+func newFile(path string) (f *unix.FD, named bool, err error) {
+	if _, err := os.Stat("/proc/self/fd"); err == nil { // a name comes through it
+		if f, err := unix.OpenUnnamed(filepath.Dir(path), 0o600); err == nil {
+			return f, false, nil
+		}
+	}
+	f, err = unix.Open(path, unix.ReadWrite|unix.CreateNew, 0o600)
+	return f, err == nil, err
+}
+
+// fill gives f its size, and its name if it has none, and closes it.
+func fill(f *unix.FD, path string, size int64, sparse bool, named *bool) error {
+	defer func() { _ = f.Close() }()
+	if err := allocate(f, size, sparse); err != nil {
+		return err
+	}
+	if err := unix.Fsync(f); err != nil {
+		return err
+	}
+	if !*named {
+		if err := unix.Link(f, path); err != nil {
+			return err
+		}
+		*named = true
+	}
+	return syncDir(filepath.Dir(path))
 }
 
 func allocate(f *unix.FD, size int64, sparse bool) error {

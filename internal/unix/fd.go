@@ -4,6 +4,7 @@ import (
 	"os"
 	"strconv"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -63,4 +64,20 @@ func Open(path string, flags int, mode uint32) (*FD, error) {
 		return nil, err
 	}
 	return NewFD(n, path), nil
+}
+
+// OpenUnnamed makes a file in directory dir that has no name yet, for reading and
+// writing; it vanishes with its last descriptor unless Link names it. EOPNOTSUPP
+// or EISDIR where the file system has no such files.
+func OpenUnnamed(dir string, mode uint32) (*FD, error) {
+	return Open(dir, unix.O_TMPFILE|unix.O_RDWR, mode)
+}
+
+// Link gives the file behind f, which OpenUnnamed made, the name path. EEXIST if
+// there is such a file, ENOENT without /proc.
+func Link(f *FD, path string) error {
+	from := "/proc/self/fd/" + strconv.Itoa(f.Int())
+	return Retry(time.Time{}, func() error {
+		return unix.Linkat(unix.AT_FDCWD, from, unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
+	})
 }

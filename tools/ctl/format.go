@@ -187,20 +187,20 @@ func metaHolds(dir string) (string, error) {
 		return "", base.Wrap("format", dir, pathCause(err))
 	}
 	for _, entry := range entries {
-		if !metaNames[entry.Name()] {
+		if !meta.Owns(entry.Name()) {
 			err := base.Errorf("format", dir, base.ErrExists, "it holds %q, which is no metadata of a store", entry.Name())
 			return "", base.WithHint(err, "name an empty or new directory")
 		}
 	}
 	id, err := meta.ReadIdentity(meta.Options{Dir: dir, ReadOnly: true})
-	if err != nil {
+	switch {
+	case errors.Is(err, base.ErrNotFound) && meta.Unfinished(meta.Options{Dir: dir}):
+		return "", nil // nothing was ever stored there
+	case err != nil:
 		return "metadata that was not finished or is damaged", nil
 	}
 	return fmt.Sprintf("the metadata of store %v", store.ID(id.Store)), nil
 }
-
-// metaNames are what a metadata directory can hold.
-var metaNames = map[string]bool{"IDENTITY": true, "IDENTITY.tmp": true, "LOCK": true, "BALLAST": true, "db": true}
 
 // checkSpace adds up what must be free on each file system.
 func (d *formatDoc) checkSpace() error {
