@@ -143,7 +143,7 @@ func docReport(r *store.Report, repaired bool) fsckDoc {
 
 func (e *Env) reportText(t *Target, r *store.Report, o FsckOptions, repaired bool) error {
 	for _, x := range r.Removed {
-		if err := e.say("removed: %s %s", x.Namespace, t.showKey(x.Key)); err != nil {
+		if err := e.say("removed: %s %s", showName(x.Namespace), t.showKey(x.Key)); err != nil {
 			return err
 		}
 	}
@@ -154,7 +154,7 @@ func (e *Env) reportText(t *Target, r *store.Report, o FsckOptions, repaired boo
 			what += " " + f.Target
 		}
 		if f.Key != nil {
-			what += " " + f.Namespace + " " + t.showKey(f.Key)
+			what += " " + showName(f.Namespace) + " " + t.showKey(f.Key)
 			if f.Severity == store.SevError {
 				doomed++
 			}

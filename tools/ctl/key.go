@@ -2,6 +2,7 @@ package ctl
 
 import (
 	"encoding/hex"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -45,6 +46,14 @@ func (t *Target) showKey(key []byte) string {
 		return string(key)
 	}
 	return hexMark + hex.EncodeToString(key)
+}
+
+// showName prints the name of a namespace on one line.
+func showName(name string) string {
+	if printable([]byte(name)) {
+		return name
+	}
+	return strconv.QuoteToASCII(name)
 }
 
 func printable(key []byte) bool {

@@ -115,7 +115,7 @@ func (e *Env) statText(d *statStoreDoc) error {
 		}
 	}
 	for _, n := range d.Namespaces {
-		rows = append(rows, row("namespace", "%s: %s, %s", n.Name, count(n.Usage.Objects, "object"), base.FormatBytes(n.Usage.Bytes)))
+		rows = append(rows, row("namespace", "%s: %s, %s", showName(n.Name), count(n.Usage.Objects, "object"), base.FormatBytes(n.Usage.Bytes)))
 	}
 	return e.table(rows...)
 }

@@ -3,7 +3,6 @@ package ctl
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"text/tabwriter"
 
 	"github.com/ugds-store/ugds/alloc"
@@ -85,7 +84,7 @@ func (e *Env) usageText(d *usageDoc) error {
 	w := tabwriter.NewWriter(e.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NAMESPACE\tOBJECTS\tBYTES\tSPACE")
 	for _, n := range d.Namespaces {
-		usageRow(w, n.Name, n.Usage)
+		usageRow(w, showName(n.Name), n.Usage)
 	}
 	usageRow(w, "(all)", d.Usage)
 	if len(d.Slots) > 0 {
@@ -103,8 +102,5 @@ func (e *Env) usageText(d *usageDoc) error {
 }
 
 func usageRow(w *tabwriter.Writer, name string, u store.Usage) {
-	if !printable([]byte(name)) {
-		name = strconv.QuoteToASCII(name)
-	}
 	fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", name, u.Objects, base.FormatBytes(u.Bytes), base.FormatBytes(u.SlotBytes))
 }

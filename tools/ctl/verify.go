@@ -164,7 +164,7 @@ func (v *verify) flush(ctx context.Context, n *store.Namespace) error {
 // text lists what is wrong. It waits for the end: a bar would erase it.
 func (v *verify) text(cut bool) error {
 	for _, w := range v.doc.Wrong {
-		if err := v.e.say("wrong: %s %s: %s", w.Namespace, w.shown, w.Text); err != nil {
+		if err := v.e.say("wrong: %s %s: %s", showName(w.Namespace), w.shown, w.Text); err != nil {
 			return err
 		}
 	}
