@@ -32,7 +32,8 @@ func verbs(t *testing.T) []*cobra.Command {
 }
 
 // smaller makes the examples that measure short enough for a test.
-var smaller = strings.NewReplacer("--bytes 16MiB", "--bytes 1MiB", "--bytes 8MiB", "--bytes 1MiB", "64MiB --store demo", "16MiB --store demo")
+var smaller = strings.NewReplacer("--bytes 16MiB", "--bytes 1MiB", "--bytes 8MiB", "--bytes 1MiB",
+	"--callers 1,8", "--callers 8", "demo --size 64MiB", "demo --size 16MiB")
 
 // endless are examples that take minutes: they are interrupted.
 func endless(line string) bool {
