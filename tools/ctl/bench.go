@@ -242,6 +242,12 @@ func benchPlace(ctx context.Context, t *Target, o *BenchOptions, payload int64) 
 			return p, err
 		}
 		p.Devices, p.Meta = parts.devices, parts.meta
+		raw, _ := filePath(o.Raw)
+		for _, file := range []string{o.HTML, raw} {
+			if err := parts.guard("bench", t.Dir, file); err != nil {
+				return p, err
+			}
+		}
 	}
 	if o.Raw == "" {
 		return p, nil

@@ -48,6 +48,13 @@ func get(ctx context.Context, e *Env, t *Target, o GetOptions) error {
 	if err != nil {
 		return err
 	}
+	p, err := t.parts("get")
+	if err != nil {
+		return err
+	}
+	if err := p.guard("get", t.Dir, o.File); err != nil {
+		return err
+	}
 	if err := mayWrite(o); err != nil {
 		return err
 	}
@@ -131,7 +138,11 @@ func (e *Env) output(ctx context.Context, name string, fill func(w io.Writer) er
 		return fill(e.Stdout)
 	}
 	if st, err := os.Stat(name); err == nil && !st.Mode().IsRegular() {
-		f, err := await(ctx, 0, func() (*os.File, error) { return os.OpenFile(name, os.O_WRONLY, 0) })
+		flags := os.O_WRONLY
+		if st.Mode().Type() == fs.ModeDevice {
+			flags |= os.O_EXCL // the kernel refuses a block device that is mounted or claimed
+		}
+		f, err := await(ctx, 0, func() (*os.File, error) { return os.OpenFile(name, flags, 0) })
 		if err != nil {
 			return base.Wrap("get", name, pathCause(err))
 		}

@@ -1,0 +1,69 @@
+package ctl
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ugds-store/ugds/store"
+)
+
+// TestGetSpares: no option makes get write over a part of the store that it
+// reads, under whatever name, and files beside it are fine.
+func TestGetSpares(t *testing.T) {
+	l := newLab(t)
+	l.put(t, "k", []byte("value"))
+	dir, other := l.target.Dir, t.TempDir()
+	in := func(name string) string { return filepath.Join(dir, name) }
+	for _, link := range []string{dataName, ConfigName, "meta/IDENTITY", "meta/db/nothing-yet"} {
+		name := filepath.Join(other, "soft-"+filepath.Base(link))
+		if err := os.Symlink(in(link), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, link := range []string{dataName, ConfigName, "meta/LOCK"} {
+		if err := os.Link(in(link), filepath.Join(other, "hard-"+filepath.Base(link))); err != nil {
+			t.Skip(err)
+		}
+	}
+	if err := os.Symlink(in(metaName), filepath.Join(other, "m")); err != nil {
+		t.Fatal(err)
+	}
+	wd, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	rel, err := filepath.Rel(wd, in(dataName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := []string{rel, in(dataName), in(ConfigName), in("meta/IDENTITY"), in("meta/LOCK"), in("meta/new"), in("meta/db/new"),
+		in("meta/../meta/new"), filepath.Join(other, "m", "new"), filepath.Join(other, "m", "db", "new")}
+	links, err := filepath.Glob(filepath.Join(other, "*-*"))
+	if err != nil || len(links) != 7 {
+		t.Fatal(links, err)
+	}
+	for _, file := range append(bad, links...) {
+		err := Get(t.Context(), l.Env, l.target, GetOptions{Key: "k", File: file, Force: true})
+		if ExitCode(err) != ExitUsage {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+	for _, o := range []BenchOptions{{HTML: in(dataName)}, {Raw: in(dataName), Yes: true}} {
+		o.Suite, o.Rounds, o.Bytes = BenchDefaultSuite, 1, 1<<20
+		if err := Bench(t.Context(), l.Env, l.target, o); ExitCode(err) != ExitUsage || !strings.Contains(err.Error(), "a device of the store") {
+			t.Errorf("bench %+v: %v", o, err)
+		}
+	}
+	if r, err := check(t.Context(), l.Env, l.target, FsckOptions{}, store.Check); err != nil || !r.Clean() {
+		t.Fatalf("the store: %v, %v", r, err)
+	}
+	for _, file := range []string{in("value"), filepath.Join(other, "value"), filepath.Join(other, ConfigName)} {
+		for range 2 {
+			if err := Get(t.Context(), l.Env, l.target, GetOptions{Key: "k", File: file, Force: true}); err != nil {
+				t.Errorf("%s: %v", file, err)
+			}
+		}
+	}
+}
