@@ -57,7 +57,9 @@ func startPut(t *testing.T, dir string) (cmd *exec.Cmd, stdin io.WriteCloser, st
 		t.Fatal(err)
 	}
 	// Looking with another ugdsctl would lock the put out.
-	begin(t, dir, cmd)
+	if !begin(t, dir, cmd) {
+		t.Fatal("put ended by itself")
+	}
 	return cmd, stdin, stderr
 }
 

@@ -52,7 +52,9 @@ func TestTerminal(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		begin(t, dir, cmd)
+		if !begin(t, dir, cmd) {
+			t.Fatal("put ended by itself")
+		}
 		screen.Close()
 		shown := make(chan string)
 		go func() {
