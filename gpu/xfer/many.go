@@ -15,6 +15,9 @@ import (
 // MaxItems is the largest number of items in one call.
 const MaxItems = 1 << 20
 
+// keepParts bounds the groups that are kept for reuse, in values.
+const keepParts = 16384
+
 // fewItems is down to how many values lanes share the work of a call.
 const fewItems = 32
 
@@ -35,8 +38,9 @@ type Item struct {
 // ReadMany moves every item from its endpoint to its place on the GPU. Values
 // of up to SmallBytes share bounce buffers and are scattered on the GPU; each
 // item has its own answer, under the rules of Read. Places must not overlap.
-// The error is ErrTimeout if ctx ended first: the items then have no answers,
-// and their memory is in use until the transfers ended. Otherwise it is nil.
+// An error means that the items have no answers: ErrTimeout if ctx ended first,
+// and then their memory is in use until the transfers ended; ErrInvalid for more
+// than MaxItems; ErrIsolated when no lane is left; ErrClosed.
 func (m *Mover) ReadMany(ctx context.Context, items []Item) error { return m.many(ctx, items, false) }
 
 // WriteMany moves every item from its place on the GPU to its endpoint.
@@ -61,8 +65,30 @@ type group struct {
 	write bool
 	parts []part
 	packs []pack
+	index []int // of each part in the caller's items
 	next  atomic.Int64
 	known memo
+}
+
+// newGroup gives an empty group with room for n parts. Groups are kept for
+// reuse: memory that was just taken costs more than the work on it.
+func (m *Mover) newGroup(ctx context.Context, n int, write bool) *group {
+	g, _ := m.groups.Get().(*group)
+	if g == nil || cap(g.parts) < n {
+		g = &group{parts: make([]part, 0, n), index: make([]int, 0, n)}
+	}
+	g.m, g.ctx, g.write = m, ctx, write
+	return g
+}
+
+// done gives the group back. Nothing of it is under way.
+func (g *group) done() {
+	m := g.m
+	clear(g.parts)
+	*g = group{parts: g.parts[:0], packs: g.packs[:0], index: g.index[:0]}
+	if cap(g.parts) <= keepParts {
+		m.groups.Put(g)
+	}
 }
 
 func (m *Mover) many(ctx context.Context, items []Item, write bool) error {
@@ -72,9 +98,8 @@ func (m *Mover) many(ctx context.Context, items []Item, write bool) error {
 	if err := m.enter(); err != nil {
 		return err
 	}
-	g := &group{m: m, ctx: ctx, write: write, parts: make([]part, 0, len(items))}
+	g := m.newGroup(ctx, len(items), write)
 	var large []int
-	index := make([]int, 0, len(items)) // of each part in items
 	for i := range items {
 		it := &items[i]
 		it.N, it.Err = 0, nil
@@ -84,7 +109,7 @@ func (m *Mover) many(ctx context.Context, items []Item, write bool) error {
 		}
 		k := len(g.parts)
 		if g.parts = g.parts[:k+1]; g.admit(it, &g.parts[k]) {
-			index = append(index, i)
+			g.index = append(g.index, i)
 		} else {
 			g.parts[k] = part{}
 			g.parts = g.parts[:k]
@@ -101,12 +126,13 @@ func (m *Mover) many(ctx context.Context, items []Item, write bool) error {
 		if err != nil {
 			return err
 		}
-	case <-ctx.Done():
+	case <-ctx.Done(): // the group goes on without us
 		return base.Errorf("move", "items", base.ErrTimeout, "%w", ctx.Err())
 	}
-	for k, i := range index {
+	for k, i := range g.index {
 		items[i].N, items[i].Err = g.parts[k].N, g.parts[k].Err
 	}
+	g.done()
 	for _, i := range large {
 		it := &items[i]
 		if it.N, it.Err = m.move(ctx, it.End, it.Off, it.Ptr, it.Len, write); errors.Is(it.Err, base.ErrTimeout) {
@@ -150,8 +176,8 @@ func (g *group) finish(done chan<- error) {
 			reg.Release()
 		}
 	}
-	done <- err
 	g.m.jobs.Done()
+	done <- err // the caller may give the group away
 }
 
 // run packs the parts and has lanes work on the packs.

@@ -121,6 +121,7 @@ type Mover struct {
 	paths driver.PathStats
 
 	noMove atomic.Bool // the kernel could not be loaded
+	groups sync.Pool   // of *group
 
 	ready chan struct{} // a token for each idle lane
 
