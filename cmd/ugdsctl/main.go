@@ -19,9 +19,16 @@ func main() { os.Exit(run()) }
 
 func run() int {
 	// The first interrupt stops cleanly, a second one at once.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	context.AfterFunc(ctx, stop)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-signals
+		stop()
+		<-signals // not left to the kernel: a script may have had it ignored
+		os.Exit(ctl.ExitInterrupted)
+	}()
 	signal.Ignore(syscall.SIGPIPE) // a write then fails, and what is open is closed
 
 	return execute(ctx, &ctl.Env{Stdin: os.Stdin, Stdout: ctl.Interruptible(ctx, os.Stdout), Stderr: os.Stderr}, os.Args[1:])
@@ -74,10 +81,18 @@ found, 4 exists already, 5 the store is in use. fsck has its own.`,
 	}
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
+	root.SetHelpCommand(helpCmd())
 	root.CompletionOptions.DisableDefaultCmd = true // completionCmd stands in for it
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return ctl.UsageError(cmd.Name(), "%v; see ugdsctl %s --help", err, cmd.Name())
+		if cmd == root {
+			return fmt.Errorf("%w; see ugdsctl --help", ctl.UsageError("arguments", "%v", err))
+		}
+		dashes := ""
+		if strings.Contains(err.Error(), "shorthand") {
+			dashes = "; -- goes before a key that begins with -"
+		}
+		return ctl.UsageError(cmd.Name(), "%v%s; see ugdsctl %s --help", err, dashes, cmd.Name())
 	})
 	root.PersistentFlags().BoolVar(&env.JSON, "json", false, "print one JSON document instead of text")
 	root.AddCommand(
@@ -87,6 +102,23 @@ found, 4 exists already, 5 the store is in use. fsck has its own.`,
 		benchCmd(env, t), benchCaseCmd(env), benchScaleCmd(env), replayCmd(env, t),
 	)
 	return root
+}
+
+// helpCmd is cobra's, but an unknown verb is an error.
+func helpCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:     "help [VERB]",
+		Short:   "tell about a verb",
+		Example: `  ugdsctl help put`,
+		Args:    args(0, 1, "at most a verb"),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			about, _, err := cmd.Root().Find(a)
+			if err != nil || len(a) > 0 && about == cmd.Root() {
+				return ctl.UsageError(a[0], "no such verb%s; see ugdsctl --help", similar(cmd.Root(), a[0]))
+			}
+			return about.Help()
+		},
+	}
 }
 
 // similar suggests verbs that are written nearly like name.

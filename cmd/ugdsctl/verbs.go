@@ -167,6 +167,9 @@ func lsCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
 			if len(a) > 0 {
 				o.Prefix = a[0]
 			}
+			if o.Limit < 0 {
+				return ctl.UsageError("ls", "--limit %d: 0 or more", o.Limit)
+			}
 			return ctl.Ls(cmd.Context(), e, t, o)
 		},
 	}
