@@ -311,6 +311,22 @@ func TestFlushThatWasNotSent(t *testing.T) {
 	}
 }
 
+// TestFailedFlushIsNotRepeated: not even when the status is one that would pass.
+func TestFailedFlushIsNotRepeated(t *testing.T) {
+	s := model(t, sim.Default(16*base.MiB))
+	d := opened(t, s, quiet)
+	s.Script(sim.Rule{Kind: sim.FaultStatus, Count: 1, Status: nvme.StatusNSNotReady})
+	if err := driver.Flush(bg(t), d); !errors.Is(err, base.ErrIsolated) || d.Stats().Commands != 1 {
+		t.Errorf("%v after %d commands", err, d.Stats().Commands)
+	}
+	if err := d.Reset(bg(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := driver.Flush(bg(t), d); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestB15ResetInFlight: a reset with many commands in flight ends each request
 // exactly once (the contract panics on a second answer).
 func TestB15ResetInFlight(t *testing.T) {

@@ -1,0 +1,106 @@
+package ctrl_test
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// runMutants builds the package once for each mutant, which takes a minute.
+var runMutants = flag.Bool("mutants", false, "show that each safeguard of the driver is needed")
+
+// mutants are the driver with one safeguard less: in a file, one text instead of
+// another. Those that the rules and the tests must catch.
+var mutants = map[string]struct{ file, old, new string }{
+	"skip the generation check": {"queue.go", "|| q.slots[i].cid != cid ||", "||"},
+	"no new generation":         {"queue.go", "if s.cid += 1 << q.shift; s.cid == 0xffff {", "if s.cid == 0xffff {"},
+	"complete by slot": {"queue.go", "i := cid & (1<<q.shift - 1)\n	switch {",
+		"i := uint16(q.cqHead) % uint16(len(q.slots))\n	cid = q.slots[i].cid\n	switch {"},
+	"ignore SQHD": {"queue.go",
+		"case uint32(sqhd) >= q.size || (uint32(sqhd)+q.size-q.head)%q.size > (q.rung+q.size-q.head)%q.size:", "case false:"},
+	"ignore SQID": {"queue.go", "case sqid != q.id:", "case false:"},
+	"free at timeout": {"state.go", "	d.killQueues()\n	for {\n		removed",
+		"	d.killQueues()\n	for _, q := range d.allQueues() {\n		q.abandon(base.ErrIsolated)\n	}\n	for {\n		removed"},
+	"ring before store": {"queue.go", "	q.sqe[q.tail] = s.cmd\n",
+		"	_ = q.sqBell.Ring((q.tail + 1) % q.size)\n	q.rung = (q.tail + 1) % q.size\n	q.sqe[q.tail] = s.cmd\n"},
+	"forget the phase": {"queue.go", "q.cqHead, q.phase = 0, !q.phase", "q.cqHead = 0"},
+	"no deadline":      {"queue.go", "	if q.dead || int64(now) < q.due.Load() {", "	if q.id != 0 || q.dead || int64(now) < q.due.Load() {"},
+	"retry for ever":   {"queue.go", "s.tries < maxTries && ", ""},
+	"flush again":      {"queue.go", " && s.cmd.OPC != nvme.OpFlush {", " {"},
+	"doorbell while stopping": {"queue.go", "	if q.tail == q.rung || q.dead {",
+		"	if q.tail == q.rung {"},
+	"ready before disable": {"bringup.go", "return s.Fatal() || s.Ready() && !s.ShutdownActive() || s.ShutdownDone()", "return true"},
+	"no shutdown":          {"device.go", "d.cc.WithShutdown(nvme.ShutdownNormal)", "d.cc"},
+	"more than MDTS":       {"submit.go", "uint64(q.Len-at)>>shift, most, boundary)", "uint64(q.Len-at)>>shift, most+1, boundary)"},
+}
+
+// survivors are mutants that nothing here can catch, and why.
+var survivors = map[string]string{
+	"doorbell while stopping": "nothing rings in the instant between, with one goroutine",
+}
+
+// TestMutants: each mutant fails the tests. Without the flag it only checks that
+// the texts are still in the source.
+func TestMutants(t *testing.T) {
+	for name, m := range mutants {
+		src, err := os.ReadFile(m.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Count(string(src), m.old) != 1 {
+			t.Errorf("%s: %d places in %s", name, strings.Count(string(src), m.old), m.file)
+		}
+		if !*runMutants {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			out, err := mutate(t, m.file, strings.Replace(string(src), m.old, m.new, 1))
+			switch why := survivors[name]; {
+			case err == nil && why == "":
+				t.Error("survived")
+			case err != nil && why != "":
+				t.Errorf("caught, although %s", why)
+			}
+			t.Log(firstFailure(out))
+		})
+	}
+}
+
+// mutate runs the tests with another text of a file.
+func mutate(t *testing.T, file, text string) (string, error) {
+	dir := t.TempDir()
+	abs, err := filepath.Abs(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, overlay := filepath.Join(dir, file), filepath.Join(dir, "overlay.json")
+	spec, err := json.Marshal(map[string]map[string]string{"Replace": {abs: other}})
+	if err == nil {
+		err = os.WriteFile(other, []byte(text), 0o600)
+	}
+	if err == nil {
+		err = os.WriteFile(overlay, spec, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("go", "test", "-overlay", overlay, "-timeout", "60s",
+		"-run", "Campaign|B02|G04|H02|H12|I04|J11|Invalid|Retry|Flush|Shapes", ".").CombinedOutput()
+	if strings.Contains(string(out), "[build failed]") {
+		t.Fatalf("%s", out)
+	}
+	return string(out), err
+}
+
+func firstFailure(out string) string {
+	for line := range strings.Lines(out) {
+		if strings.Contains(line, "_test.go:") || strings.HasPrefix(line, "panic:") {
+			return strings.TrimSpace(line)
+		}
+	}
+	return ""
+}
