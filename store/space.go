@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/ugds-store/ugds/alloc"
 	"github.com/ugds-store/ugds/driver"
@@ -204,6 +205,19 @@ func (s *Store) discardExtents(exts []alloc.Extent) {
 func (s *Store) discardIdle() {
 	for s.opts.Discard && s.ReadOnly() == nil && s.discardOne() > 0 {
 		if s.busy() {
+			return
+		}
+	}
+}
+
+// closeDiscards bounds the discards at the end, which are advice.
+const closeDiscards = 5 * time.Second
+
+// discardLast discards what became empty since the store was last idle. A short
+// program never is; nobody knows of these slabs after it.
+func (s *Store) discardLast(ctx context.Context) {
+	for begin := time.Now(); s.opts.Discard && s.ReadOnly() == nil && ctx.Err() == nil; {
+		if s.discardOne() == 0 || time.Since(begin) > closeDiscards {
 			return
 		}
 	}

@@ -241,6 +241,9 @@ func (s *Store) drain(ctx context.Context) error {
 	if err == nil {
 		err = s.markRound(ctx)
 	}
+	if err == nil {
+		s.discardLast(ctx)
+	}
 	if s.ReadOnly() != nil && errors.Is(err, ErrReadOnly) {
 		return nil
 	}

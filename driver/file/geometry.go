@@ -107,8 +107,11 @@ func (h *handle) describeFile(o *Options) {
 		h.reason("O_DIRECT: the kernel does not say which alignment %s needs: %d", h.fs.Type, in.BlockSize)
 	}
 	in.Discard = o.Discard && !o.ReadOnly
-	if !in.Discard {
+	switch {
+	case !o.Discard:
 		h.reason("no discard: the file's space stays reserved")
+	case o.ReadOnly:
+		h.reason("discard: a writer gives the space of emptied slabs back")
 	}
 	switch h.fs.Type {
 	case "ext4", "xfs", "btrfs":

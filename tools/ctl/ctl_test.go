@@ -15,6 +15,7 @@ import (
 
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/testenv"
+	"github.com/ugds-store/ugds/internal/unix"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
@@ -293,5 +294,37 @@ func TestSparse(t *testing.T) {
 	}
 	if sys := st.Sys().(*syscall.Stat_t); sys.Blocks*512 > 64*base.MiB {
 		t.Errorf("%d bytes allocated", sys.Blocks*512)
+	}
+}
+
+// TestSparseGivesBack: a store made with --sparse gives the space of what was
+// removed back, although each command has it open only for a moment.
+func TestSparseGivesBack(t *testing.T) {
+	l := &lab{out: new(bytes.Buffer), err: new(bytes.Buffer), target: &Target{Dir: filepath.Join(t.TempDir(), "s")}}
+	l.Env = &Env{Stdout: l.out, Stderr: l.err}
+	if err := Format(t.Context(), l.Env, l.target, FormatOptions{Size: 128 * base.MiB, Sparse: true, Yes: true}); err != nil {
+		t.Fatal(err)
+	}
+	blocks := func() int64 {
+		st, err := unix.StatPath(filepath.Join(l.target.Dir, dataName))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st.Blocks * 512
+	}
+	empty := blocks()
+	l.put(t, "big", make([]byte, 40*base.MiB))
+	if blocks() < empty+40*base.MiB {
+		t.Skip("the file system does not tell")
+	}
+	if err := Rm(t.Context(), l.Env, l.target, RmOptions{Keys: []string{"big"}}); err != nil {
+		t.Fatal(err)
+	}
+	if n := blocks(); n > empty+4*base.MiB {
+		t.Errorf("%d bytes are left of %d", n-empty, 40*base.MiB)
+	}
+	l.out.Reset()
+	if err := Stat(t.Context(), l.Env, l.target); err != nil || strings.Contains(l.out.String(), "no discard") {
+		t.Errorf("%v, %s", err, l.out)
 	}
 }
