@@ -207,7 +207,8 @@ type Stream interface {
 	WaitTick(ctx context.Context, n uint64) error
 	// Capturing tells whether the stream records a graph instead of working.
 	Capturing() (bool, error)
-	// Close ends the stream after its work.
+	// Close ends the stream after its work. ErrTimeout after some seconds if the
+	// work does not end: the stream is then still open.
 	Close() error
 }
 

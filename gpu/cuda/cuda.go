@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"time"
 
 	"github.com/ugds-store/ugds/gpu"
 	"github.com/ugds-store/ugds/internal/base"
@@ -31,6 +32,9 @@ const DefaultLibrary = "libcuda.so.1"
 
 // maxDevices bounds the GPUs of one machine.
 const maxDevices = 256
+
+// closeWait bounds Close of a stream.
+const closeWait = 10 * time.Second
 
 // Options of Open.
 type Options struct {
@@ -55,6 +59,8 @@ type Backend struct {
 	lib     *dl.Library
 	version int // of the driver: 1000*major + 10*minor
 	devs    []gpu.Device
+
+	closeWait time.Duration // how long Close of a stream waits for its work
 }
 
 // Available tells whether a GPU answers. It loads the library.
@@ -78,7 +84,7 @@ func Open(o Options) (*Backend, error) {
 	if err != nil {
 		return nil, base.WithHint(err, "install NVIDIA's driver, or go on without a GPU")
 	}
-	b := &Backend{link: link, lib: lib}
+	b := &Backend{link: link, lib: lib, closeWait: closeWait}
 	f := dl.NewFrame()
 	defer f.Done()
 	version, count := f.Word(0), f.Word(0)

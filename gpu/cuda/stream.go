@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 
 	"github.com/ugds-store/ugds/gpu"
@@ -165,24 +166,35 @@ func (s *stream) Capturing() (bool, error) {
 	return status.Uint32() == captureActive, err
 }
 
-// Close waits for the work (cuStreamSynchronize) and ends a stream of ours.
+// Close waits for the work and ends a stream of ours (cuStreamDestroy). ErrTimeout
+// if the work does not end, because the stream waits for a cell: it then stays
+// open, and Close may be called again.
 func (s *stream) Close() error {
-	if s.closed.Swap(true) {
+	if s.closed.Load() {
 		return nil
 	}
-	err := s.d.b.with(s.ctx, func() error {
-		err := s.do("end stream of", cuStreamSynchronize, s.handle)
-		if s.ours {
-			if e := s.do("end stream of", cuStreamDestroy, s.handle); err == nil {
-				err = e
-			}
-		}
-		return err
-	})
+	err := s.drain()
+	if errors.Is(err, base.ErrTimeout) {
+		return base.WithHint(err, "let the stream go on before it is closed")
+	}
+	s.closed.Store(true)
+	if s.ours {
+		err = errors.Join(err, s.d.b.with(s.ctx, func() error { return s.do("end stream of", cuStreamDestroy, s.handle) }))
+	}
 	if err == nil {
 		s.d.cells.put(s.cell) // after an error the GPU may still store into it
 	}
 	return err
+}
+
+func (s *stream) drain() error {
+	n, err := s.Tick()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.d.b.closeWait)
+	defer cancel()
+	return s.WaitTick(ctx, n)
 }
 
 // event is a CUevent without timing.

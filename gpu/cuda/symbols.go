@@ -39,7 +39,6 @@ const (
 	cuStreamCreate
 	cuStreamDestroy
 	cuStreamQuery
-	cuStreamSynchronize
 	cuStreamGetCtx
 	cuStreamIsCapturing
 	cuStreamWaitEvent
@@ -96,7 +95,6 @@ func table() []dl.Symbol {
 		cuStreamCreate:                must("cuStreamCreate"),
 		cuStreamDestroy:               must("cuStreamDestroy_v2"),
 		cuStreamQuery:                 must("cuStreamQuery"),
-		cuStreamSynchronize:           must("cuStreamSynchronize"),
 		cuStreamGetCtx:                may("cuStreamGetCtx"),
 		cuStreamIsCapturing:           may("cuStreamIsCapturing"),
 		cuStreamWaitEvent:             must("cuStreamWaitEvent"),

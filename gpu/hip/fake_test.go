@@ -28,6 +28,7 @@ const (
 	kCapturing
 	kCapability
 	kNeedContext
+	kStuck
 )
 
 const (

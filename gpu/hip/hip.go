@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/ugds-store/ugds/gpu"
 	"github.com/ugds-store/ugds/internal/base"
@@ -25,6 +26,9 @@ var defaultLibraries = []string{"libamdhip64.so.7", "libamdhip64.so.6", "libamdh
 
 // maxDevices bounds the GPUs of one machine.
 const maxDevices = 256
+
+// closeWait bounds Close of a stream.
+const closeWait = 10 * time.Second
 
 // Options of Open.
 type Options struct {
@@ -48,6 +52,8 @@ type Backend struct {
 	link *dl.Linker
 	lib  *dl.Library
 	devs []gpu.Device
+
+	closeWait time.Duration // how long Close of a stream waits for its work
 }
 
 // Available tells whether a GPU answers. It loads the library.
@@ -72,7 +78,7 @@ func Open(o Options) (*Backend, error) {
 	if err != nil {
 		return nil, base.WithHint(err, "install ROCm's runtime, or go on without a GPU")
 	}
-	b := &Backend{link: link, lib: lib}
+	b := &Backend{link: link, lib: lib, closeWait: closeWait}
 	f := dl.NewFrame()
 	defer f.Done()
 	count := f.Word(0)

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ugds-store/ugds/gpu"
 	"github.com/ugds-store/ugds/internal/base"
@@ -307,5 +308,30 @@ func TestOldRuntime(t *testing.T) {
 		if !errors.Is(err, base.ErrNotSupported) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
+	}
+}
+
+// TestCloseOfAWaitingStream: the wait has an end, and the stream another chance.
+func TestCloseOfAWaitingStream(t *testing.T) {
+	f := newFake(t)
+	b := f.open()
+	b.closeWait = 5 * time.Millisecond
+	s, err := b.Devices()[0].NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.set(kStuck, 1)
+	if err := s.Close(); !errors.Is(err, base.ErrTimeout) {
+		t.Errorf("%v", err)
+	}
+	if strings.Contains(f.calls(), "StreamDestroy") {
+		t.Error("a stream with work was ended")
+	}
+	f.set(kStuck, 0)
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(f.calls(), "StreamDestroy") {
+		t.Error("it was not ended")
 	}
 }

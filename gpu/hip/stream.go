@@ -147,12 +147,18 @@ func (s *stream) Capturing() (bool, error) {
 	return status.Uint32() == captureActive, err
 }
 
-// Close waits for the work (hipStreamSynchronize) and ends a stream of ours.
+// Close waits for the work and ends a stream of ours (hipStreamDestroy). ErrTimeout
+// if the work does not end, because the stream waits for a cell: it then stays
+// open, and Close may be called again.
 func (s *stream) Close() error {
-	if s.closed.Swap(true) {
+	if s.closed.Load() {
 		return nil
 	}
-	err := s.do("end stream of", hipStreamSynchronize, s.handle)
+	err := s.drain()
+	if errors.Is(err, base.ErrTimeout) {
+		return base.WithHint(err, "let the stream go on before it is closed")
+	}
+	s.closed.Store(true)
 	if s.ours {
 		err = errors.Join(err, s.do("end stream of", hipStreamDestroy, s.handle))
 	}
@@ -160,6 +166,16 @@ func (s *stream) Close() error {
 		s.d.putCell(s.cell) // after an error the GPU may still store into it
 	}
 	return err
+}
+
+func (s *stream) drain() error {
+	n, err := s.Tick()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.d.b.closeWait)
+	defer cancel()
+	return s.WaitTick(ctx, n)
 }
 
 // event is a hipEvent_t without timing.

@@ -32,7 +32,6 @@ const (
 	hipStreamCreateWithFlags
 	hipStreamDestroy
 	hipStreamQuery
-	hipStreamSynchronize
 	hipStreamIsCapturing
 	hipStreamWaitEvent
 	hipStreamWriteValue64
@@ -78,7 +77,6 @@ func table() []dl.Symbol {
 		hipStreamCreateWithFlags:       must("hipStreamCreateWithFlags"),
 		hipStreamDestroy:               must("hipStreamDestroy"),
 		hipStreamQuery:                 must("hipStreamQuery"),
-		hipStreamSynchronize:           must("hipStreamSynchronize"),
 		hipStreamIsCapturing:           may("hipStreamIsCapturing"),
 		hipStreamWaitEvent:             must("hipStreamWaitEvent"),
 		hipStreamWriteValue64:          may("hipStreamWriteValue64"),

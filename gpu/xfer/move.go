@@ -154,8 +154,8 @@ func (m *Mover) hold(p gpu.Ptr, n int64, known *memo) (*gpu.Registration, error)
 		return nil, err
 	case a.Kind != gpu.KindDevice && a.Kind != gpu.KindManaged:
 		return nil, base.Errorf("move", p.String(), base.ErrInvalid, "%s memory is not on a GPU", a.Kind)
-	case a.Kind == gpu.KindDevice && a.Device != m.dev.Info().Index:
-		return nil, base.Errorf("move", p.String(), base.ErrInvalid, "it is memory of gpu %d, not %d", a.Device, m.dev.Info().Index)
+	case a.Kind == gpu.KindDevice && a.Device != m.index:
+		return nil, base.Errorf("move", p.String(), base.ErrInvalid, "it is memory of gpu %d, not %d", a.Device, m.index)
 	}
 	known.base, known.size = a.Base, a.Size
 	return nil, m.inside(p, n, a)

@@ -115,6 +115,7 @@ func (o Options) validate() error {
 // Mover moves bytes to and from one GPU. Safe for concurrent use.
 type Mover struct {
 	dev   gpu.Device
+	index int // of dev
 	back  gpu.Backend
 	table *gpu.Table
 	opt   Options
@@ -141,7 +142,7 @@ func New(b gpu.Backend, dev gpu.Device, table *gpu.Table, o Options) (*Mover, er
 	if err := o.validate(); err != nil {
 		return nil, base.Wrap("open", "mover", err)
 	}
-	return &Mover{dev: dev, back: b, table: table, opt: o, ready: make(chan struct{}, o.Lanes)}, nil
+	return &Mover{dev: dev, index: dev.Info().Index, back: b, table: table, opt: o, ready: make(chan struct{}, o.Lanes)}, nil
 }
 
 // Options are the ones in effect.

@@ -161,7 +161,6 @@ CUresult cuStreamCreate(uintptr_t *s, unsigned flags) {
 }
 CUresult cuStreamDestroy_v2(uintptr_t s) { ENTER(cuStreamDestroy_v2); CONTEXT(); return 0; }
 CUresult cuStreamQuery(uintptr_t s) { ENTER(cuStreamQuery); CONTEXT(); return 0; }
-CUresult cuStreamSynchronize(uintptr_t s) { ENTER(cuStreamSynchronize); CONTEXT(); return 0; }
 CUresult cuStreamWaitEvent(uintptr_t s, uintptr_t e, unsigned flags) { ENTER(cuStreamWaitEvent); CONTEXT(); return 0; }
 CUresult cuLaunchHostFunc(uintptr_t s, void (*fn)(void *), void *arg) {
 	ENTER(cuLaunchHostFunc);
@@ -215,7 +214,8 @@ CUresult cuStreamWriteValue64_v2(uintptr_t s, uintptr_t p, uint64_t v, unsigned 
 	CONTEXT();
 	if (!inside(p, 8, 0) || flags)
 		return INVALID;
-	__atomic_store_n((uint64_t *)p, v, __ATOMIC_RELEASE);
+	if (!knobs[K_STUCK])
+		__atomic_store_n((uint64_t *)p, v, __ATOMIC_RELEASE);
 	return 0;
 }
 CUresult cuStreamWaitValue64_v2(uintptr_t s, uintptr_t p, uint64_t v, unsigned flags) {

@@ -90,7 +90,6 @@ hipError_t hipPointerGetAttribute(void *v, int a, uintptr_t p) {
 hipError_t hipStreamCreateWithFlags(uintptr_t *s, unsigned flags) { ENTER(hipStreamCreateWithFlags); *s = 1000 + current; return flags == 1 ? 0 : INVALID; }
 hipError_t hipStreamDestroy(uintptr_t s) { ENTER(hipStreamDestroy); return 0; }
 hipError_t hipStreamQuery(uintptr_t s) { ENTER(hipStreamQuery); return 0; }
-hipError_t hipStreamSynchronize(uintptr_t s) { ENTER(hipStreamSynchronize); return 0; }
 hipError_t hipStreamWaitEvent(uintptr_t s, uintptr_t e, unsigned flags) { ENTER(hipStreamWaitEvent); return 0; }
 hipError_t hipEventCreateWithFlags(uintptr_t *e, unsigned flags) { ENTER(hipEventCreateWithFlags); *e = 7; return flags == 2 ? 0 : INVALID; }
 hipError_t hipEventDestroy(uintptr_t e) { ENTER(hipEventDestroy); return 0; }
@@ -136,7 +135,8 @@ hipError_t hipStreamWriteValue64(uintptr_t s, uintptr_t p, uint64_t v, unsigned 
 		return NOSUPP;
 	if (!inside(p, 8, 0) || flags)
 		return INVALID;
-	__atomic_store_n((uint64_t *)p, v, __ATOMIC_RELEASE);
+	if (!knobs[K_STUCK])
+		__atomic_store_n((uint64_t *)p, v, __ATOMIC_RELEASE);
 	return 0;
 }
 hipError_t hipStreamWaitValue64(uintptr_t s, uintptr_t p, uint64_t v, unsigned flags, uint64_t mask) {
