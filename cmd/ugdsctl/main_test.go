@@ -41,6 +41,7 @@ func call(t *testing.T, stdin string, args ...string) (stdout, stderr string, co
 var (
 	someID   = regexp.MustCompile(`\b[0-9a-f]{32}\b`)
 	someFree = regexp.MustCompile(`[0-9.]+ [KMGT]?i?B free`)
+	someFits = regexp.MustCompile(`(--size [0-9]+[MG]iB fits, )?(--sparse reserves|--store DIR goes|free space or go elsewhere; --sparse)`)
 )
 
 // TestScripts runs the golden scripts. Each command is one command line; what
@@ -52,6 +53,7 @@ func TestScripts(t *testing.T) {
 		clean := func(s string) string {
 			s = strings.ReplaceAll(s, dir, "$T")
 			s = someID.ReplaceAllString(s, "<id>")
+			s = someFits.ReplaceAllString(s, "<fits> $2")
 			return someFree.ReplaceAllString(s, "<n> free")
 		}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {

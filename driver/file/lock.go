@@ -81,6 +81,22 @@ func giveUp(ctx context.Context, o *Options, v verdict, waited time.Duration) er
 	return nil
 }
 
+// InUse refuses a block device that Open would refuse for writing because it is
+// mounted or otherwise held. It opens nothing and knows nothing of locks.
+func InUse(path string) error {
+	st, err := unix.StatPath(path)
+	if err != nil {
+		return base.Wrap("open", path, err)
+	}
+	if st.Kind != unix.KindBlock {
+		return nil
+	}
+	if who := unix.BlockHolders(st.Rdev); len(who) > 0 {
+		return giveUp(context.Background(), &Options{Path: path}, verdict{inUse: true, why: who[0]}, 0)
+	}
+	return nil
+}
+
 // verdict is who holds a file and whether they can still let go by themselves.
 type verdict struct {
 	dead  bool // the owner is dead; its requests are landing

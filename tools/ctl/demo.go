@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/unix"
 	"github.com/ugds-store/ugds/store"
 )
 
@@ -55,21 +56,24 @@ func Demo(ctx context.Context, e *Env, t *Target, o DemoOptions) error {
 }
 
 func demo(ctx context.Context, e *Env, t *Target, o DemoOptions) (err error) {
+	var doc demoDoc
 	if o.Size < DemoMinSize || o.Size > DemoMaxSize {
 		return usage("demo", "size %s: %s to %s are possible", base.FormatBytes(o.Size),
 			base.FormatBytes(DemoMinSize), base.FormatBytes(DemoMaxSize))
 	}
+	there := existing(t.Dir)
 	dir, err := demoDir(t, o)
 	if err != nil {
 		return err
 	}
 	defer func() {
-		if !o.Keep {
+		if !o.Keep || doc.FormatSeconds == 0 { // not even begun
 			err = errors.Join(err, demoClean(t, dir))
+			removeMade(dir, there)
 		}
 	}()
 	begin := time.Now()
-	doc := demoDoc{header: head("demo", nil), Seed: o.Seed, Store: dir}
+	doc.header, doc.Seed, doc.Store = head("demo", nil), o.Seed, dir
 	at := &Target{Dir: dir, Namespace: t.Namespace, Wait: t.Wait}
 	for _, step := range []func() error{
 		func() error { return demoFormat(ctx, e, at, o, &doc) },
@@ -127,10 +131,27 @@ func demoStoreBytes(size int64) int64 {
 	return base.AlignUp(max(size+size/4+64*base.MiB, store.MinDeviceBytes), base.MiB)
 }
 
+// demoFits is the largest workload for what is free where dir is, with a reserve
+// for others; 0 if nothing fits.
+func demoFits(dir string) int64 {
+	fs, err := unix.StatFS(existing(dir))
+	if err != nil {
+		return 0
+	}
+	fits := (fs.FreeBytes - fs.FreeBytes/16 - metaReserve - 64*base.MiB) / 5 * 4 / base.MiB * base.MiB
+	if fits < DemoMinSize || demoStoreBytes(fits)+metaReserve > fs.FreeBytes {
+		return 0
+	}
+	return min(fits, DemoMaxSize)
+}
+
 func demoFormat(ctx context.Context, e *Env, t *Target, o DemoOptions, doc *demoDoc) error {
 	bytes := demoStoreBytes(o.Size)
 	if err := checkSpace(t.Dir, bytes+metaReserve); err != nil {
-		return base.WithHint(err, "--size %s needs less, --store DIR goes elsewhere", base.FormatBytes(max(DemoMinSize, o.Size/4)))
+		if fits := demoFits(t.Dir); fits >= DemoMinSize {
+			return base.WithHint(err, "--size %s fits, --store DIR goes elsewhere", flagBytes(fits))
+		}
+		return base.WithHint(err, "--store DIR goes elsewhere")
 	}
 	if err := e.say("demo: %s of values between %s and %s, seed %d, in %s", base.FormatBytes(o.Size),
 		base.FormatBytes(demoMinValue), base.FormatBytes(demoMaxValue), o.Seed, t.Dir); err != nil {

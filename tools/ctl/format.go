@@ -57,6 +57,7 @@ type formatDoc struct {
 	Devices []formatPart  `json:"devices"`
 	Meta    string        `json:"meta"`
 	Holds   string        `json:"meta_holds"`
+	Config  formatConfig  `json:"config"`
 	Sparse  bool          `json:"sparse"`
 	Layout  *store.Layout `json:"layout"` // null until done
 }
@@ -108,6 +109,9 @@ func planFormat(ctx context.Context, e *Env, t *Target, o FormatOptions) (doc *f
 	if len(targets) == 0 {
 		targets = []string{filepath.Join(t.Dir, dataName)}
 	}
+	if err := checkPlaces(t, targets, doc.Meta); err != nil {
+		return nil, err
+	}
 	for _, target := range targets {
 		p, err := e.planDevice(ctx, t, target, o)
 		if err != nil {
@@ -116,6 +120,9 @@ func planFormat(ctx context.Context, e *Env, t *Target, o FormatOptions) (doc *f
 		doc.Devices = append(doc.Devices, p)
 	}
 	if doc.Holds, err = metaHolds(doc.Meta); err != nil {
+		return nil, err
+	}
+	if doc.Config, err = planConfig(t, targets, doc.Meta); err != nil {
 		return nil, err
 	}
 	if o.Sparse {
@@ -140,6 +147,11 @@ func (e *Env) planDevice(ctx context.Context, t *Target, target string, o Format
 		return p, base.Wrap("format", path, pathCause(err))
 	}
 	p.Action = actOverwrite
+	if isPath {
+		if err := file.InUse(path); err != nil {
+			return p, err
+		}
+	}
 	if p.Holds, p.Bytes, err = e.inspect(ctx, t, target); err != nil {
 		return p, err
 	}
@@ -206,6 +218,7 @@ func metaHolds(dir string) (string, error) {
 func (d *formatDoc) checkSpace() error {
 	need := map[unix.Dev]int64{}
 	where := map[unix.Dev]string{}
+	files := map[unix.Dev]int64{}
 	add := func(path string, n int64) error {
 		dir := existing(path)
 		st, err := unix.StatPath(dir)
@@ -227,6 +240,9 @@ func (d *formatDoc) checkSpace() error {
 		if err := add(p.path, n); err != nil {
 			return err
 		}
+		if st, err := unix.StatPath(existing(p.path)); err == nil {
+			files[st.Dev]++
+		}
 	}
 	if d.Holds == "" {
 		if err := add(d.Meta, metaReserve); err != nil {
@@ -235,10 +251,29 @@ func (d *formatDoc) checkSpace() error {
 	}
 	for dev, n := range need {
 		if err := checkSpace(where[dev], n); err != nil {
-			return base.WithHint(err, "choose a smaller --size, or --sparse to reserve nothing")
+			return d.smaller(err, where[dev], files[dev])
 		}
 	}
 	return nil
+}
+
+// smaller says what helps against too little space where n files shall be.
+func (d *formatDoc) smaller(err error, dir string, n int64) error {
+	if fs, ferr := unix.StatFS(dir); ferr == nil && n > 0 {
+		fits := (fs.FreeBytes - metaReserve) / n / base.MiB * base.MiB
+		if fits >= store.MinDeviceBytes {
+			return base.WithHint(err, "--size %s fits, --sparse reserves nothing", flagBytes(fits))
+		}
+	}
+	return base.WithHint(err, "free space or go elsewhere; --sparse reserves nothing")
+}
+
+// flagBytes writes n, a multiple of a MiB, as a flag takes it.
+func flagBytes(n int64) string {
+	if n%base.GiB == 0 {
+		return fmt.Sprintf("%dGiB", n/base.GiB)
+	}
+	return fmt.Sprintf("%dMiB", n/base.MiB)
 }
 
 // checkSpace refuses when fewer than need bytes are free where path will be.
@@ -286,6 +321,13 @@ func (e *Env) showPlan(d *formatDoc) error {
 		act = actOverwrite
 	}
 	fmt.Fprintf(&b, "  %-9s  %s%s\n", act, d.Meta, holds(d.Holds, &lost))
+	if d.Config.Path != "" {
+		fmt.Fprintf(&b, "  %-9s  %s%s\n", d.Config.Action, d.Config.Path, holds(d.Config.Holds, &lost))
+	}
+	for _, target := range d.Config.Orphans {
+		lost = true
+		fmt.Fprintf(&b, "  %-9s  %s, which no %s names then\n", "orphan", target, ConfigName)
+	}
 	end := "Nothing was changed. Add --yes to do it."
 	if lost {
 		end = "Nothing was changed. Add --yes to do it; what these hold will be lost."
@@ -312,6 +354,17 @@ func (e *Env) doFormat(ctx context.Context, t *Target, o FormatOptions, doc *for
 		return err
 	}
 	var targets, made []string
+	if t.Dir != "" {
+		there := existing(t.Dir)
+		defer func() {
+			if err != nil {
+				removeMade(t.Dir, there)
+			}
+		}()
+		if err := os.MkdirAll(t.Dir, 0o755); err != nil {
+			return base.Wrap("format", t.Dir, pathCause(err))
+		}
+	}
 	defer func() {
 		if err != nil { // leave no half-made store behind
 			for _, path := range made {
@@ -319,11 +372,6 @@ func (e *Env) doFormat(ctx context.Context, t *Target, o FormatOptions, doc *for
 			}
 		}
 	}()
-	if t.Dir != "" {
-		if err := os.MkdirAll(t.Dir, 0o755); err != nil {
-			return base.Wrap("format", t.Dir, pathCause(err))
-		}
-	}
 	for _, p := range doc.Devices {
 		if p.path != "" {
 			if err := file.Create(p.path, p.Bytes, o.Sparse); err != nil {
@@ -380,34 +428,4 @@ func (e *Env) clearAway(ctx context.Context, t *Target, doc *formatDoc) (err err
 		}
 	}
 	return nil
-}
-
-// newConfig describes the store with paths relative to its directory where they
-// are inside it.
-func newConfig(t *Target, targets []string, metaDir string, discard bool) *config {
-	c := &config{Version: configVersion, Meta: inside(t.Dir, metaDir), Discard: discard}
-	for _, target := range targets {
-		if path, ok := filePath(target); ok {
-			prefix := strings.TrimSuffix(target, path)
-			target = prefix + inside(t.Dir, path)
-		}
-		c.Devices = append(c.Devices, target)
-	}
-	return c
-}
-
-// inside gives path relative to dir if it lies below it, else absolute.
-func inside(dir, path string) string {
-	abs, err := filepath.Abs(path)
-	if err != nil {
-		return path
-	}
-	base, err := filepath.Abs(dir)
-	if err != nil {
-		return abs
-	}
-	if rel, err := filepath.Rel(base, abs); err == nil && filepath.IsLocal(rel) {
-		return rel
-	}
-	return abs
 }

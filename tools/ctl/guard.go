@@ -30,6 +30,21 @@ func (p *parts) guard(verb, dir, file string) error {
 	return base.WithHint(base.Errorf(verb, file, base.ErrInvalid, "it is %s", what), "name another file")
 }
 
+// twice refuses a device that is named twice, under whatever names.
+func (p *parts) twice() error {
+	for i, target := range p.devices {
+		path, ok := filePath(target)
+		if !ok {
+			continue
+		}
+		before := parts{devices: p.devices[:i]}
+		if before.isDevice(path) {
+			return base.Errorf("open", target, base.ErrInvalid, "it is named twice: a store has a device once")
+		}
+	}
+	return nil
+}
+
 // same tells whether two paths lead to one file, or will.
 func same(a, b string) bool {
 	x, xerr := os.Stat(a)

@@ -53,6 +53,9 @@ func (t *Target) parts(verb string) (parts, error) {
 
 // openDevices opens and locks every device, or none.
 func (e *Env) openDevices(ctx context.Context, t *Target, p parts, readOnly bool) ([]driver.Device, error) {
+	if err := p.twice(); err != nil {
+		return nil, err
+	}
 	var devs []driver.Device
 	for _, target := range p.devices {
 		d, err := probe.Open(ctx, target, probe.Options{File: file.Options{

@@ -1,0 +1,69 @@
+package ctl
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/ugds-store/ugds/internal/base"
+)
+
+// TestFormatNames: what store.toml could not give back is refused before
+// anything is made.
+func TestFormatNames(t *testing.T) {
+	l := newLab(t)
+	dir := filepath.Join(t.TempDir(), "new")
+	odd := filepath.Join(dir, "a\x01\xffb")
+	for _, target := range []Target{{Dir: dir, Devices: []string{odd}}, {Dir: dir, Meta: odd}} {
+		err := Format(t.Context(), l.Env, &target, FormatOptions{Size: 64 * base.MiB, Yes: true})
+		if ExitCode(err) != ExitUsage {
+			t.Errorf("%+v: %v", target, err)
+		}
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("left behind: %v", err)
+	}
+	good := Target{Dir: dir, Devices: []string{filepath.Join(dir, "a\x01'\"\\\né")}}
+	if err := Format(t.Context(), l.Env, &good, FormatOptions{Size: 64 * base.MiB, Yes: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := Ls(t.Context(), l.Env, &Target{Dir: dir}, LsOptions{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestHintsFit: the sizes that hints name are taken as they are printed.
+func TestHintsFit(t *testing.T) {
+	for _, n := range []int64{64 * base.MiB, base.GiB, 1500 * base.MiB, 3 * base.GiB} {
+		if back, err := base.ParseBytes(flagBytes(n)); err != nil || back != n {
+			t.Errorf("%d: %s, %v", n, flagBytes(n), err)
+		}
+	}
+	dir := t.TempDir()
+	if n := demoFits(dir); n > 0 {
+		if err := checkSpace(dir, demoStoreBytes(n)+metaReserve); err != nil {
+			t.Errorf("--size %s: %v", flagBytes(n), err)
+		}
+	}
+}
+
+// TestRemoveMade: only empty directories that were not there go.
+func TestRemoveMade(t *testing.T) {
+	top := t.TempDir()
+	deep := filepath.Join(top, "a", "b", "c")
+	there := existing(deep)
+	if err := os.MkdirAll(deep, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(top, "a", "mine"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	removeMade(deep, there)
+	if _, err := os.Stat(filepath.Join(top, "a", "b")); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(top, "a", "mine")); err != nil {
+		t.Error(err)
+	}
+}
