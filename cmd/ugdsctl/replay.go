@@ -26,7 +26,7 @@ with what was counted so far; puts are durable when the command ends.`,
 	}
 	storeFlags(cmd, t)
 	f := cmd.Flags()
-	f.StringVar(&t.Namespace, "namespace", ctl.DefaultNamespace, "work on the keys of namespace `NAME`")
+	f.Var((*namespaceValue)(&t.Namespace), "namespace", "work on the keys of namespace `NAME`")
 	f.StringVar(&o.Trace, "trace", "", "the trace is in `FILE`, or comes from standard input for -")
 	f.Var((*sizeValue)(&o.BlockBytes), "block-bytes", "size of each block")
 	f.IntVar(&o.Limit, "limit", 0, "stop after `R` requests")

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/meta"
 	"github.com/ugds-store/ugds/tools/ctl"
 )
 
@@ -31,7 +33,8 @@ func storeFlags(cmd *cobra.Command, t *ctl.Target) {
 // keyFlags say how keys are meant.
 func keyFlags(cmd *cobra.Command, t *ctl.Target) {
 	f := cmd.Flags()
-	f.StringVar(&t.Namespace, "namespace", ctl.DefaultNamespace, "work on the keys of namespace `NAME`")
+	t.Namespace = ctl.DefaultNamespace
+	f.Var((*namespaceValue)(&t.Namespace), "namespace", "work on the keys of namespace `NAME`")
 	f.BoolVar(&t.Hex, "hex", false, "keys are written in hexadecimal")
 }
 
@@ -53,6 +56,21 @@ func (s *sizeValue) Set(text string) error {
 		return errors.New("write a number and a binary unit, for example 512MiB")
 	}
 	*s = sizeValue(n)
+	return nil
+}
+
+// namespaceValue is a flag that takes the name of a namespace.
+type namespaceValue string
+
+func (n *namespaceValue) String() string { return string(*n) }
+
+func (n *namespaceValue) Type() string { return "string" }
+
+func (n *namespaceValue) Set(text string) error {
+	if len(text) < meta.MinNamespaceLen || len(text) > meta.MaxNamespaceLen {
+		return fmt.Errorf("%d bytes: %d to %d are possible", len(text), meta.MinNamespaceLen, meta.MaxNamespaceLen)
+	}
+	*n = namespaceValue(text)
 	return nil
 }
 

@@ -153,7 +153,8 @@ func openError(o *Options, err error) error {
 	case err == unix.EBUSY:
 		return errHeld
 	case err == unix.ENOENT:
-		return base.WithHint(base.Errorf("open", path, base.ErrNotFound, "%w", err), "format makes it")
+		return base.WithHint(base.Errorf("open", path, base.ErrNotFound, "%w", err),
+			"if it was a device of a store, bring it back; format makes a new one")
 	case err == unix.EROFS, err == unix.EACCES, err == unix.EPERM:
 		if !o.ReadOnly {
 			return base.WithHint(base.Errorf("open", path, base.ErrReadOnly, "it cannot be written: %w", err),

@@ -12,6 +12,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/meta"
 	"github.com/ugds-store/ugds/store"
 )
 
@@ -35,13 +36,24 @@ func readConfig(dir string) (*config, error) {
 	name := filepath.Join(dir, ConfigName)
 	data, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, base.WithHint(base.Errorf("open", dir, base.ErrNotFound, "there is no %s", ConfigName),
-			"`ugdsctl format --store %s` makes a store", dir)
+		return nil, noConfig(dir)
 	}
 	if err != nil {
-		return nil, base.Wrap("read", name, err)
+		return nil, base.Wrap("read", name, pathCause(err))
 	}
 	return parseConfig(name, data)
+}
+
+// noConfig says what helps: the parts of a store may be there.
+func noConfig(dir string) error {
+	err := base.Errorf("open", dir, base.ErrNotFound, "there is no %s", ConfigName)
+	data, metaDir := filepath.Join(dir, dataName), filepath.Join(dir, metaName)
+	if _, derr := os.Stat(data); derr == nil {
+		if _, merr := meta.ReadIdentity(meta.Options{Dir: metaDir, ReadOnly: true}); merr == nil {
+			return base.WithHint(err, "but parts of a store: --device %s --meta %s opens them", data, metaDir)
+		}
+	}
+	return base.WithHint(err, "`ugdsctl format --store %s --size SIZE --yes` makes a store", dir)
 }
 
 func parseConfig(name string, data []byte) (*config, error) {
@@ -51,7 +63,10 @@ func parseConfig(name string, data []byte) (*config, error) {
 		return nil, base.Errorf("read", name, base.ErrInvalid, "%s", configFault(err))
 	}
 	var faults []string
-	if c.Version != configVersion {
+	switch {
+	case c.Version == 0 && !bytes.Contains(data, []byte("version")):
+		faults = append(faults, "version is missing")
+	case c.Version != configVersion:
 		faults = append(faults, fmt.Sprintf("version is %d, this program knows %d", c.Version, configVersion))
 	}
 	if len(c.Devices) == 0 || len(c.Devices) > store.MaxStoreDevices {
@@ -94,6 +109,9 @@ func configFault(err error) string {
 		return err.Error()
 	}
 	line, _ := d.Position()
+	if strings.Contains(err.Error(), "already") { // not about its type
+		return fmt.Sprintf("line %d: %s is there twice", line, strings.Join(d.Key(), "."))
+	}
 	for _, f := range configFields {
 		if name := strings.Join(d.Key(), "."); name == f.name {
 			return fmt.Sprintf("line %d: %s must be %s", line, name, f.holds)

@@ -119,7 +119,7 @@ func TestConfig(t *testing.T) {
 		whole + "metta = 'x'\n":                     `unknown field "metta" (did you mean "meta"?)`,
 		whole + "[more]\nx = 1\n":                   `unknown field "more`,
 		"version = 1\nversion = 1\n":                "line 2",
-		"":                                          "version is 0, this program knows 1; devices has 0 entries, 1 to 64 are possible; meta is missing",
+		"":                                          "version is missing; devices has 0 entries, 1 to 64 are possible; meta is missing",
 		"version = 1\ndevices = ['']\nmeta = 'm'\n": "entry 1 is empty",
 		"version = 1\ndevices = [" + strings.Repeat("'d',", 65) + "]\nmeta = 'm'\n": "65 entries",
 		"version = 1\ndevices = 'd'\nmeta = 'm'\n":                                  "devices must be a list of strings",

@@ -180,12 +180,27 @@ func verdict(r *store.Report, o FsckOptions, repaired bool, doomed int) string {
 		return found + "clean"
 	case o.Repair && o.Yes:
 		return "faults are left that a repair cannot remove"
+	case o.Repair && beyondRepair(r) && r.Faults() == 0:
+		return found + "nothing was changed; a repair cannot help: get what can be read, and put it into a new store"
+	case o.Repair && beyondRepair(r):
+		return "nothing was changed; a repair cannot help: bring the missing parts back"
 	case o.Repair:
 		return fmt.Sprintf("nothing was changed; with --yes, %s would be removed and damaged superblock copies written anew", count(int64(doomed), "object"))
 	case r.Faults() > 0:
 		return "faults were found, nothing was changed"
 	}
 	return found + "damage was found, nothing was changed"
+}
+
+// beyondRepair tells whether the store does not open for writing, which a repair
+// needs.
+func beyondRepair(r *store.Report) bool {
+	for _, f := range r.Findings {
+		if f.Key == nil && (f.Severity == store.SevError || f.Severity == store.SevWarning && f.Area == "superblock" && f.Target == "") {
+			return true
+		}
+	}
+	return false
 }
 
 // FsckArgs gives an error about arguments the exit status that fsck has for it.
