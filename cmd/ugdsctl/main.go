@@ -45,10 +45,10 @@ func execute(ctx context.Context, env *ctl.Env, args []string) int {
 	case code == ctl.ExitInterrupted:
 		fmt.Fprintln(env.Stderr, "ugdsctl: interrupted")
 	case ctx.Err() != nil:
-		fmt.Fprintln(env.Stderr, "ugdsctl: interrupted:", err)
+		fmt.Fprintln(env.Stderr, "ugdsctl: interrupted:", ctl.Plain(err.Error()))
 		return ctl.ExitInterrupted
 	default:
-		fmt.Fprintln(env.Stderr, "ugdsctl:", err)
+		fmt.Fprintln(env.Stderr, "ugdsctl:", ctl.Plain(err.Error()))
 	}
 	return code
 }

@@ -67,3 +67,14 @@ func TestRemoveMade(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestPlain: nothing in a message moves the cursor.
+func TestPlain(t *testing.T) {
+	for text, want := range map[string]string{
+		"plain é\nnext": "plain é\nnext", "\x1b[31mred": `\x1b[31mred`, "a\xffb\r\t": `a\xffb\r\t`, "\u202e": `\u202e`, `"q"`: `"q"`, "\ufffd": "\ufffd",
+	} {
+		if got := Plain(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}

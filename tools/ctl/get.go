@@ -48,6 +48,9 @@ func get(ctx context.Context, e *Env, t *Target, o GetOptions) error {
 	if err != nil {
 		return err
 	}
+	if o.File == "" {
+		return usage("get", "the name of the file is empty")
+	}
 	p, err := t.parts("get")
 	if err != nil {
 		return err
@@ -126,7 +129,7 @@ func mayWrite(o GetOptions) error {
 	case st.Mode().IsRegular():
 		return base.WithHint(base.Errorf("get", o.File, base.ErrExists, "the file exists"), "--force replaces it")
 	case st.IsDir():
-		return base.Errorf("get", o.File, base.ErrInvalid, "it is a directory")
+		return usage("get", "%s is a directory", o.File)
 	}
 	return nil
 }

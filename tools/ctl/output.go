@@ -5,7 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
+	"strings"
 	"text/tabwriter"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/ugds-store/ugds/internal/base"
 )
@@ -45,8 +49,12 @@ func (e *Env) emit(doc any) error {
 	return err
 }
 
-// fail reports err as a document, if documents are wanted, and returns it.
+// fail reports err as a document, if documents are wanted, and returns it. Wrong
+// arguments make none.
 func (e *Env) fail(verb string, err error) error {
+	if wrong := new(usageError); errors.As(err, &wrong) {
+		return err
+	}
 	if e.JSON && err != nil && !Quiet(err) {
 		if werr := e.emit(head(verb, err)); werr != nil {
 			return werr
@@ -95,6 +103,22 @@ func size(n int64) string {
 		return fmt.Sprintf("%d bytes", n)
 	}
 	return fmt.Sprintf("%s (%d bytes)", base.FormatBytes(n), n)
+}
+
+// Plain is text without what moves the cursor or changes colours: names of files
+// and verbs can hold anything.
+func Plain(text string) string {
+	var b strings.Builder
+	for len(text) > 0 {
+		r, n := utf8.DecodeRuneInString(text)
+		if r == utf8.RuneError && n == 1 || r != '\n' && !unicode.IsPrint(r) {
+			b.WriteString(strings.Trim(strconv.QuoteToASCII(text[:n]), `"`))
+		} else {
+			b.WriteString(text[:n])
+		}
+		text = text[n:]
+	}
+	return b.String()
 }
 
 // count prints a number of things.

@@ -94,6 +94,9 @@ func existsHint(err error) error {
 
 // input opens the file to put; its size is 0 if unknown.
 func (e *Env) input(ctx context.Context, name string) (io.ReadCloser, int64, error) {
+	if name == "" {
+		return nil, 0, usage("put", "the name of the file is empty")
+	}
 	if name == Std {
 		return io.NopCloser(e.Stdin), 0, nil
 	}
@@ -103,7 +106,7 @@ func (e *Env) input(ctx context.Context, name string) (io.ReadCloser, int64, err
 	}
 	st, err := f.Stat()
 	if err == nil && st.IsDir() {
-		err = base.Errorf("put", name, base.ErrInvalid, "it is a directory")
+		err = usage("put", "%s is a directory", name)
 	}
 	if err != nil {
 		f.Close()

@@ -68,6 +68,9 @@ func (l *lab) replay(t *testing.T, ctx context.Context, text string, o ReplayOpt
 	o.Trace = Std
 	err := Replay(ctx, l.Env, l.target, o)
 	var d replayDoc
+	if l.out.Len() == 0 && ExitCode(err) == ExitUsage {
+		return d, err // wrong arguments print no document
+	}
 	if jerr := json.Unmarshal(l.out.Bytes(), &d); jerr != nil {
 		t.Fatalf("%v in %q, after %v", jerr, l.out, err)
 	}

@@ -83,7 +83,7 @@ func (e *Env) reportRm(t *Target, keys [][]byte, errs []error) error {
 			worst = code
 		}
 		if !e.JSON {
-			if _, werr := fmt.Fprintln(e.Stderr, "ugdsctl:", err); werr != nil {
+			if _, werr := fmt.Fprintln(e.Stderr, "ugdsctl:", Plain(err.Error())); werr != nil {
 				return base.Wrap("write", "standard error", werr)
 			}
 		}
