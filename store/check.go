@@ -117,7 +117,7 @@ func Check(ctx context.Context, o Options, c CheckOptions) (*Report, error) {
 	}
 	s := newStore(o, p)
 	defer s.abandon(ctx)
-	if err := s.loadWith(ctx, p, r.record(s)); err != nil {
+	if err := s.loadWith(ctx, p, func(ctx context.Context) error { return s.db.Scan(ctx, r.record(s)) }); err != nil {
 		return r.fault(err, "metadata", o.Meta.Dir)
 	}
 	r.LastGen = s.db.Header().LastGen

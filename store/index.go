@@ -100,10 +100,12 @@ func (v *version) pieces() int { return int((v.length + PieceBytes - 1) / PieceB
 // shard is a part of the index with its own lock. Lock order: one shard, then
 // Store.q.mu; never two shards.
 type shard struct {
-	mu   sync.Mutex
-	tab  []entry           // open addressing
-	own  *dma.Table[entry] // behind tab, once the shard has grown out of index.first
-	used int
+	mu    sync.Mutex
+	tab   []entry           // open addressing
+	own   *dma.Table[entry] // behind tab, once the shard has grown out of index.first
+	first *dma.Table[entry] // index.first
+	at    int               // where tab lies in it, as long as own is nil
+	used  int
 	// doubles is set while the index is loaded: growing moves each entry about
 	// once then, instead of four times. fit ends it.
 	doubles bool
@@ -121,9 +123,13 @@ type index struct {
 	first  *dma.Table[entry] // the first tables of all shards: one mapping instead of 256
 }
 
-func newIndex() (*index, error) {
+// newIndex makes an index with room for about so many objects.
+func newIndex(objects int64) (*index, error) {
 	x := new(index)
-	size := func(i int) int { return shardMinCap + i*shardMinCap/4/shardCount }
+	size := func(i int) int {
+		n := int(objects/shardCount*100/shardMaxLoad)*33/32 + shardMinCap
+		return n + n*i/(4*shardCount)
+	}
 	total := 0
 	for i := range x.shards {
 		total += size(i)
@@ -132,12 +138,14 @@ func newIndex() (*index, error) {
 	if x.first, err = dma.NewTable[entry](total, "index"); err != nil {
 		return nil, err
 	}
-	rest := x.first.E
+	at := 0
 	for i := range x.shards {
 		s := &x.shards[i]
 		s.busy, s.pins = make(map[fingerprint]*op), make(map[uint64]*pin)
-		s.tab, rest = rest[:size(i):size(i)], rest[size(i):]
+		s.first, s.at = x.first, at
+		s.tab = x.first.E[at : at+size(i) : at+size(i)]
 		s.doubles = true
+		at += size(i)
 	}
 	return x, nil
 }
@@ -150,7 +158,7 @@ func (x *index) fit() error {
 		s.doubles = false
 		want := s.used*100/shardMaxLoad + 1
 		want += want * i / (4 * shardCount)
-		if want < len(s.tab)*15/16 && want > shardMinCap {
+		if want < len(s.tab)*7/8 && want > shardMinCap {
 			if err := s.resize(want); err != nil {
 				return err
 			}
@@ -168,7 +176,7 @@ func (x *index) close() {
 		if s.nodes != nil {
 			s.nodes.Free()
 		}
-		s.tab, s.own, s.nodes = nil, nil, nil
+		s.tab, s.own, s.nodes, s.first = nil, nil, nil, nil
 	}
 	x.first.Free()
 }
@@ -333,6 +341,8 @@ func (s *shard) resize(n int) error {
 	}
 	if oldOwn != nil {
 		oldOwn.Free()
+	} else {
+		s.first.Release(s.at, s.at+len(old))
 	}
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 // shards so that they grow, shrink and collide.
 func TestIndexModel(t *testing.T) {
 	rng := testenv.Seed(t)
-	x, err := newIndex()
+	x, err := newIndex(0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func compareIndex(t *testing.T, x *index, model map[fingerprint]version, keys []
 // TestIndexMemory keeps the index under its limit: 64 bytes an object at any
 // count over 100,000, the space of growth included.
 func TestIndexMemory(t *testing.T) {
-	x, err := newIndex()
+	x, err := newIndex(0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func TestFingerprintDependsOnEverything(t *testing.T) {
 }
 
 func BenchmarkLookup(b *testing.B) {
-	x, err := newIndex()
+	x, err := newIndex(0)
 	if err != nil {
 		b.Fatal(err)
 	}

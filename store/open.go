@@ -182,7 +182,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		o.ReadOnly = true
 	}
 	s := newStore(o, p)
-	if err := s.loadWith(ctx, p, s.loadRecord); err != nil {
+	if err := s.loadWith(ctx, p, s.loadAll); err != nil {
 		s.abandon(ctx)
 		return nil, err
 	}
@@ -230,13 +230,10 @@ func (s *Store) abandon(ctx context.Context) {
 	}
 }
 
-// loadWith opens the database and gives every record to each, which builds the
-// index and the free space.
-func (s *Store) loadWith(ctx context.Context, p *opening, each func(uint32, []byte, *meta.Record) error) (err error) {
+// loadWith opens the database and calls all, which builds the index and the free
+// space from every record.
+func (s *Store) loadWith(ctx context.Context, p *opening, all func(context.Context) error) (err error) {
 	if s.pool, err = alloc.New(s.layout.allocGeometry()); err != nil {
-		return err
-	}
-	if s.idx, err = newIndex(); err != nil {
 		return err
 	}
 	if s.stage, err = newStaging(s.opts.StagingBytes, s.devs); err != nil {
@@ -251,6 +248,9 @@ func (s *Store) loadWith(ctx context.Context, p *opening, each func(uint32, []by
 	if err := p.checkHeader(h, s.opts.Meta.Dir); err != nil {
 		return err
 	}
+	if s.idx, err = newIndex(s.db.EstimateRecords()); err != nil {
+		return err
+	}
 	names, err := s.db.Namespaces()
 	if err != nil {
 		return err
@@ -261,7 +261,7 @@ func (s *Store) loadWith(ctx context.Context, p *opening, each func(uint32, []by
 	s.q.gen = max(h.LastGen, p.top.Gen)
 	s.marks.committed.Store(h.LastGen)
 	s.space.mark = p.top.Gen
-	if err := s.db.Scan(ctx, each); err != nil {
+	if err := all(ctx); err != nil {
 		return err
 	}
 	return s.idx.fit()
@@ -308,39 +308,6 @@ func metaEvent(e meta.Event) error {
 		return fmt.Errorf("%s: %w", text, e.Err)
 	}
 	return errors.New(text)
-}
-
-// loadRecord puts one object into the index. The allocator refuses an extent
-// that overlaps another: that is the sweep of I6.
-func (s *Store) loadRecord(nsID uint32, key []byte, r *meta.Record) error {
-	ns := s.nsByID[nsID]
-	if ns == nil {
-		return base.Errorf("load", keyText(key), ErrCorrupt, "its namespace %d does not exist", nsID)
-	}
-	v, err := s.versionOf(key, r, s.loading)
-	if err != nil {
-		return err
-	}
-	s.loading = v.exts[:0] // the index copies them
-	for _, e := range v.exts {
-		if err := s.pool.Restore(e); err != nil {
-			return base.Wrap("load", keyText(key), &overlapError{err})
-		}
-	}
-	fp := s.hash.of(nsID, key)
-	sh := s.idx.shard(fp)
-	sh.mu.Lock()
-	before := sh.used
-	err = sh.set(fp, &v, false)
-	there := err == nil && sh.used == before
-	sh.mu.Unlock()
-	if there {
-		return base.Errorf("load", keyText(key), ErrCorrupt, "another key has the same fingerprint")
-	}
-	if err == nil {
-		ns.add(&v, 1)
-	}
-	return err
 }
 
 // overlapError marks a refusal of the allocator: the blocks belong to another

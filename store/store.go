@@ -51,8 +51,6 @@ type Store struct {
 	count   counters
 	unsub   []func()
 
-	loading []alloc.Extent // scratch of loadRecord
-
 	closeMu sync.Mutex
 	closed  bool // guarded by closeMu
 }

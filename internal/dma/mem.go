@@ -78,6 +78,17 @@ func NewTable[T any](n int, owner string) (*Table[T], error) {
 	return &Table[T]{m, unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(m.b))), n)}, nil
 }
 
+// Release gives the memory of elements [from, to) back to the system, as far as
+// it fills pages. They are not to be used again; Free frees the rest.
+func (t *Table[T]) Release(from, to int) {
+	var zero T
+	size := int64(unsafe.Sizeof(zero))
+	lo, hi := base.AlignUp(int64(from)*size, PageSize), int64(to)*size&^(PageSize-1)
+	if lo < hi {
+		releasePages(t.mem.b[lo:hi])
+	}
+}
+
 // Free gives the table's memory back.
 func (t *Table[T]) Free() {
 	t.mem.Free()

@@ -22,3 +22,5 @@ func allocPages(n int64) (raw, b []byte, err error) {
 }
 
 func freePages(raw []byte) { _ = unix.Munmap(raw) }
+
+func releasePages(b []byte) { unix.DontNeed(b) }

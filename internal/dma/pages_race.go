@@ -14,3 +14,5 @@ func allocPages(n int64) (raw, b []byte, err error) {
 }
 
 func freePages([]byte) {}
+
+func releasePages([]byte) {}

@@ -20,3 +20,7 @@ func DontFork(b []byte) error { return unix.Madvise(b, unix.MADV_DONTFORK) }
 
 // HugePages asks for transparent huge pages; a hint.
 func HugePages(b []byte) { _ = unix.Madvise(b, unix.MADV_HUGEPAGE) }
+
+// DontNeed gives the pages of b back; they read as zeros from then on. b begins
+// and ends on page borders.
+func DontNeed(b []byte) { _ = unix.Madvise(b, unix.MADV_DONTNEED) }
