@@ -63,6 +63,7 @@ type Disk struct {
 	visible     *media // what reads return
 	stable      *media // what survives
 	open        []*write
+	answering   int // commands that left the queue and have no answer yet
 	queue       []*command
 	bytes       int64 // payload in flight
 	late        []*write
@@ -282,7 +283,7 @@ func (d *Disk) submitOne(ctx context.Context, c *command) {
 			if d.opts.Immediate {
 				ended := d.runNow()
 				d.lab.mu.Unlock()
-				ended.end()
+				d.end(ended)
 				return
 			}
 			d.work.Broadcast()

@@ -327,6 +327,7 @@ func TestSeesChangedMemory(t *testing.T) {
 		mem[100] = 'x'
 		d.takeEffect(c, true)
 		d.answer(c)
+		d.answering-- // nobody is given this answer
 	})
 	if len(d.Faults()) != 1 {
 		t.Fatalf("faults: %v", d.Faults())

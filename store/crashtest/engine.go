@@ -40,11 +40,23 @@ type ending struct {
 
 type endings []ending
 
-func (e endings) end() {
+// end gives answers. No lock is held; Reset and Close wait for it.
+func (d *Disk) end(e endings) {
 	for _, x := range e {
 		x.c.end(x.done, x.err)
 	}
+	if len(e) == 0 {
+		return
+	}
+	d.lab.mu.Lock()
+	defer d.lab.mu.Unlock()
+	if d.answering -= len(e); d.answering == 0 {
+		d.signalRoom()
+	}
 }
+
+// busy tells whether a command has no answer yet. The lock is held.
+func (d *Disk) busy() bool { return len(d.queue)+d.answering > 0 }
 
 // engine makes moves until the disk is closed.
 func (d *Disk) engine() {
@@ -64,7 +76,7 @@ func (d *Disk) engine() {
 			pause = time.Duration(d.rng.Int64N(int64(d.opts.Pace.Pause)))
 		}
 		d.lab.mu.Unlock()
-		ended.end()
+		d.end(ended)
 		if pause > 0 {
 			time.Sleep(pause)
 		} else {
@@ -174,6 +186,7 @@ func (w *write) skips(i int64) bool { return w.skip != nil && w.skip[i] }
 // The lock is held; the caller gives the answer without it.
 func (d *Disk) answer(c *command) ending {
 	d.dequeue(c)
+	d.answering++
 	if c.dying {
 		if c.req.Op == driver.OpRead && d.rng.IntN(2) == 0 {
 			d.scatter(c.req) // its transfer was under way when the device stopped

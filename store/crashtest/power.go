@@ -192,7 +192,7 @@ func (d *Disk) Reset(ctx context.Context) error {
 	}
 	d.state = driver.StateResetting
 	d.events.emit(driver.Event{State: driver.StateResetting}, false)
-	for len(d.queue) > 0 { // those in flight get their answers first
+	for d.busy() { // those in flight get their answers first
 		room := d.room
 		d.lab.mu.Unlock()
 		select {
@@ -200,7 +200,7 @@ func (d *Disk) Reset(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 		d.lab.mu.Lock()
-		if err := ctx.Err(); err != nil && len(d.queue) > 0 {
+		if err := ctx.Err(); err != nil && d.busy() {
 			d.state = driver.StateIsolated
 			d.events.emit(driver.Event{State: driver.StateIsolated, Cause: err}, false)
 			return base.Errorf("reset", d.info.Target, base.ErrTimeout, "%w", err)
@@ -221,7 +221,7 @@ func (d *Disk) Reset(ctx context.Context) error {
 func (d *Disk) Close(ctx context.Context) error {
 	d.lab.mu.Lock()
 	d.closing = true
-	for len(d.queue) > 0 && d.state != driver.StateClosed {
+	for d.busy() && d.state != driver.StateClosed {
 		room := d.room
 		d.lab.mu.Unlock()
 		select {
@@ -229,7 +229,7 @@ func (d *Disk) Close(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 		d.lab.mu.Lock()
-		if err := ctx.Err(); err != nil && len(d.queue) > 0 {
+		if err := ctx.Err(); err != nil && d.busy() {
 			d.closing = false
 			d.lab.mu.Unlock()
 			return base.Errorf("close", d.info.Target, base.ErrBusy, "%w", err)
