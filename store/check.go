@@ -66,6 +66,9 @@ type CheckOptions struct {
 	VerifyData bool
 	// Progress is told the bytes of values read so far, and of all. May be nil.
 	Progress func(done, total int64)
+	// Removing is told of each object that Repair is about to remove, before
+	// anything of its batch is; an error ends the repair there. May be nil.
+	Removing func(Removed) error
 }
 
 // Clean reports whether nothing is wrong.
@@ -121,10 +124,7 @@ func Check(ctx context.Context, o Options, c CheckOptions) (*Report, error) {
 		return r.fault(err, "metadata", o.Meta.Dir)
 	}
 	r.LastGen = s.db.Header().LastGen
-	if s.db.Header().LastGen > p.top.Gen {
-		r.Findings = append(r.Findings, Finding{Severity: SevNote, Area: "marks",
-			Text: "the last round is not covered by a commit mark: the store was not closed, or nothing was written since"})
-	}
+	r.marks()
 	for _, st := range s.ns {
 		u := st.usage()
 		r.Namespaces = append(r.Namespaces, NamespaceInfo{st.name, st.layout, u})
@@ -139,6 +139,20 @@ func Check(ctx context.Context, o Options, c CheckOptions) (*Report, error) {
 		err = r.verifyData(ctx, s, c.Progress)
 	}
 	return r, err
+}
+
+// marks tells what the commit marks do not cover. Every round but the first
+// writes one, so that a store of many rounds without any has lost them.
+func (r *Report) marks() {
+	switch {
+	case r.LastGen <= r.MarkGen:
+	case r.MarkGen == 0 && r.LastGen > 3*MaxRoundOps:
+		r.Findings = append(r.Findings, Finding{Severity: SevWarning, Area: "marks",
+			Text: "no device has a valid commit mark: an older copy of the metadata would not be noticed; opening the store for writing makes one"})
+	default:
+		r.Findings = append(r.Findings, Finding{Severity: SevNote, Area: "marks",
+			Text: "the last round is not covered by a commit mark: the store was not closed, or its marks are damaged"})
+	}
 }
 
 // fault turns a refusal into a finding; anything else means Check could not run.

@@ -32,7 +32,7 @@ func Repair(ctx context.Context, o Options, c CheckOptions) (*Report, error) {
 	if r.Clean() {
 		return r, nil
 	}
-	if err := removeRecords(ctx, o.Meta, doomed, r); err != nil {
+	if err := removeRecords(ctx, o.Meta, doomed, r, c.Removing); err != nil {
 		return r, err
 	}
 	// An ordinary open and close: it proves that the store opens again, and
@@ -45,7 +45,7 @@ func Repair(ctx context.Context, o Options, c CheckOptions) (*Report, error) {
 }
 
 // removeRecords deletes the records of faulty objects.
-func removeRecords(ctx context.Context, mo meta.Options, doomed []Finding, r *Report) error {
+func removeRecords(ctx context.Context, mo meta.Options, doomed []Finding, r *Report, tell func(Removed) error) error {
 	if len(doomed) == 0 {
 		return nil
 	}
@@ -67,6 +67,11 @@ func removeRecords(ctx context.Context, mo meta.Options, doomed []Finding, r *Re
 		n := min(len(doomed), repairBatch)
 		b := meta.NewBatch()
 		for _, f := range doomed[:n] {
+			if tell != nil {
+				if err := tell(Removed{f.Namespace, f.Key}); err != nil {
+					return err
+				}
+			}
 			b.Delete(f.nsID(ids), f.Key)
 		}
 		b.SetLastGen(last)

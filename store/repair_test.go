@@ -167,3 +167,29 @@ func TestVerifyData(t *testing.T) {
 		t.Errorf("after repair: %+v", r.Findings)
 	}
 }
+
+// TestRepairTellsFirst refuses to be told: then nothing is removed.
+func TestRepairTellsFirst(t *testing.T) {
+	b := filled(t)
+	b.forge(t, func(db *meta.DB, batch *meta.Batch) {
+		r, _ := db.Get(1, []byte("key-20"))
+		r.CRC++
+		batch.Put(1, []byte("forged"), &r)
+	})
+	full := errors.New("the list cannot be written")
+	told := 0
+	c := store.CheckOptions{Removing: func(x store.Removed) error { told++; return full }}
+	b.openDevices()
+	r, err := store.Repair(bg, b.options(), c)
+	b.closeDevices()
+	if !errors.Is(err, full) || told != 1 || len(r.Removed) != 0 {
+		t.Fatalf("told %d times, %v", told, err)
+	}
+	if b.check(t).Clean() {
+		t.Error("it removed what it could not tell of")
+	}
+	c.Removing = func(store.Removed) error { return nil }
+	if got := removed(b.repair(t, c)); got != "forged" {
+		t.Errorf("then removed %q", got)
+	}
+}

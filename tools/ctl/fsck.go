@@ -52,11 +52,7 @@ type removedDoc struct {
 func Fsck(ctx context.Context, e *Env, t *Target, o FsckOptions) error {
 	r, repaired, err := fsck(ctx, e, t, o)
 	if err != nil {
-		code := ExitNoCheck
-		if c := ExitCode(err); c == ExitInterrupted || c == ExitPipe {
-			code = c
-		}
-		return e.fail("fsck", &status{code, err})
+		return e.fail("fsck", couldNotRun(err))
 	}
 	if e.JSON {
 		err = e.emit(docReport(r, repaired))
@@ -65,13 +61,22 @@ func Fsck(ctx context.Context, e *Env, t *Target, o FsckOptions) error {
 	}
 	switch {
 	case err != nil:
-		return err
+		return couldNotRun(err) // 1 would mean that faults were repaired
 	case !r.Clean():
 		return quietly(ExitFaultsLeft)
 	case repaired:
 		return quietly(ExitRepaired)
 	}
 	return nil
+}
+
+// couldNotRun gives an error the exit status that fsck has for it.
+func couldNotRun(err error) error {
+	code := ExitNoCheck
+	if c := ExitCode(err); c == ExitInterrupted || c == ExitPipe {
+		code = c
+	}
+	return &status{code, err}
 }
 
 // fsck checks, repairs if it shall and must, and checks again. The report is
@@ -104,7 +109,7 @@ func check(ctx context.Context, e *Env, t *Target, o FsckOptions, do checker) (*
 	if err != nil {
 		return nil, err
 	}
-	co := store.CheckOptions{VerifyData: o.VerifyData}
+	co := store.CheckOptions{VerifyData: o.VerifyData, Removing: func(x store.Removed) error { return e.tellRemoved(t, x) }}
 	var bar Bar
 	if o.VerifyData {
 		last := int64(0)
@@ -122,6 +127,17 @@ func check(ctx context.Context, e *Env, t *Target, o FsckOptions, do checker) (*
 		bar.Done()
 	}
 	return r, errors.Join(err, closeDevices(devs))
+}
+
+// tellRemoved lists an object before it is removed, so that the list survives an
+// interrupt; beside a document, on standard error.
+func (e *Env) tellRemoved(t *Target, x store.Removed) error {
+	w := e.Stdout
+	if e.JSON {
+		w = e.Stderr
+	}
+	_, err := fmt.Fprintf(w, "removed: %s %s\n", showName(x.Namespace), t.showKey(x.Key))
+	return base.Wrap("write", "the list of what is removed", err)
 }
 
 func docReport(r *store.Report, repaired bool) fsckDoc {
@@ -142,11 +158,6 @@ func docReport(r *store.Report, repaired bool) fsckDoc {
 }
 
 func (e *Env) reportText(t *Target, r *store.Report, o FsckOptions, repaired bool) error {
-	for _, x := range r.Removed {
-		if err := e.say("removed: %s %s", showName(x.Namespace), t.showKey(x.Key)); err != nil {
-			return err
-		}
-	}
 	doomed := 0
 	for _, f := range r.Findings {
 		what := f.Area
