@@ -290,3 +290,18 @@ func TestFormatKilled(t *testing.T) {
 	}
 	clean(t, dir)
 }
+
+// TestFsckCannotAnswer: an answer that cannot be written is not "repaired".
+func TestFsckCannotAnswer(t *testing.T) {
+	dir := newStore(t)
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	cmd := program(t, "fsck", "--store", dir)
+	cmd.Stdout = full
+	if code := exitCode(cmd.Run()); code != 8 {
+		t.Errorf("status %d, want 8", code)
+	}
+}
