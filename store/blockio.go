@@ -94,13 +94,14 @@ func capacityFrom(first [][]byte, now int64) int64 {
 	return now
 }
 
-// writeSupers writes the four copies two and two, with a flush after each pair,
-// so that at every moment two copies of one sequence are whole.
-func (io *blockIO) writeSupers(ctx context.Context, s *superblock) error {
+// writeSupers writes the four copies two and two in the given order, with a
+// flush after each pair, so that at every moment two copies of one sequence are
+// whole.
+func (io *blockIO) writeSupers(ctx context.Context, s *superblock, order [superCopies]int) error {
 	for pair := range 2 {
 		var reqs []driver.Request
 		for i := range 2 {
-			n := pair*2 + i
+			n := order[pair*2+i]
 			s.encode(io.scratch(n), n)
 			reqs = append(reqs, io.writeReq(n, superOff(n, s.Layout.Capacity)))
 		}

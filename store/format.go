@@ -199,7 +199,7 @@ func writeNew(ctx context.Context, d driver.Device, s *superblock) error {
 	if err := driver.Do(ctx, d, io.writeReq(0, labelOff)); err != nil {
 		return err
 	}
-	return io.writeSupers(ctx, s)
+	return io.writeSupers(ctx, s, [superCopies]int{0, 1, 2, 3})
 }
 
 // labelType is the MBR partition type "non-file-system data".

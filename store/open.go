@@ -370,7 +370,7 @@ func (s *Store) raiseEpoch(ctx context.Context, p *opening) error {
 	for i, q := range p.quorum {
 		sb := *q.super
 		sb.Epoch, sb.Seq = epoch, q.seq+1
-		if err := s.ios[i].writeSupers(ctx, &sb); err != nil {
+		if err := s.ios[i].writeSupers(ctx, &sb, q.order); err != nil {
 			return err
 		}
 		for range superCopies {

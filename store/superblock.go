@@ -118,7 +118,11 @@ type quorum struct {
 	seq   uint64      // highest sequence number seen in a valid copy
 	valid int         // valid copies of any sequence
 	whole bool        // the winner has two valid copies: writing is allowed
-	notes []string    // what is wrong with single copies
+	// order is the order in which the copies are to be written: what is not the
+	// winner's first, so that two copies of the winner stay until two newer ones
+	// are durable.
+	order [superCopies]int
+	notes []string // what is wrong with single copies
 }
 
 // judge applies the rule: the newest sequence with two valid copies wins; a
@@ -128,6 +132,7 @@ func judge(target string, copies [superCopies][]byte) (quorum, error) {
 	var newer error
 	count := map[uint64]int{}
 	best := map[uint64]*superblock{}
+	var seqs [superCopies]uint64
 	for i, b := range copies {
 		s, err := decodeSuper(b)
 		if err != nil {
@@ -144,6 +149,7 @@ func judge(target string, copies [superCopies][]byte) (quorum, error) {
 					"superblock copies of two stores: %v and %v", o.StoreID, s.StoreID)
 			}
 		}
+		seqs[i] = s.Seq
 		count[s.Seq]++
 		best[s.Seq] = s
 		q.seq = max(q.seq, s.Seq)
@@ -162,7 +168,23 @@ func judge(target string, copies [superCopies][]byte) (quorum, error) {
 			q.super, q.whole = s, n >= 2
 		}
 	}
+	q.order = writeOrder(seqs, q.super.Seq)
 	return q, nil
+}
+
+// writeOrder puts the copies that are not of the winning sequence first. seqs
+// holds 0 for invalid ones.
+func writeOrder(seqs [superCopies]uint64, winner uint64) (order [superCopies]int) {
+	n := 0
+	for _, mine := range []bool{false, true} {
+		for i, seq := range seqs {
+			if (seq == winner) == mine {
+				order[n] = i
+				n++
+			}
+		}
+	}
+	return order
 }
 
 // encodeMark writes a commit mark into b, which is one zeroed block.

@@ -1,0 +1,63 @@
+package store
+
+import (
+	"testing"
+
+	"github.com/ugds-store/ugds/internal/base"
+)
+
+// TestSuperblocksSurviveTwoCuts takes every state that the four copies can be in
+// with a quorum, writes the next sequence in the order that judge gives, cuts
+// during either pair with every outcome for its two writes, and judges again: a
+// sequence with two valid copies is always there.
+func TestSuperblocksSurviveTwoCuts(t *testing.T) {
+	l := divide(MinDeviceBytes, MinSlabBytes)
+	made := func(seq uint64, copyNo int) []byte {
+		b := make([]byte, base.StoreBlock)
+		if seq > 0 {
+			s := superblock{Version: superVersion, Seq: seq, Epoch: seq, SlabSize: MinSlabBytes, Layout: l, Devices: []ID{{}}}
+			s.encode(b, copyNo)
+		}
+		return b // a torn or zeroed copy for sequence 0
+	}
+	judged := func(seqs [superCopies]uint64) (quorum, error) {
+		var copies [superCopies][]byte
+		for i, seq := range seqs {
+			copies[i] = made(seq, i)
+		}
+		return judge("test", copies)
+	}
+	const next = 9
+	states := 0
+	for code := range 256 { // every copy: invalid or of sequence 1 to 3
+		seqs := [superCopies]uint64{uint64(code & 3), uint64(code >> 2 & 3), uint64(code >> 4 & 3), uint64(code >> 6 & 3)}
+		q, err := judged(seqs)
+		if err != nil || !q.whole {
+			continue
+		}
+		states++
+		for pair := range 2 {
+			for outcome := range 9 { // each write: landed, dropped or torn
+				cut := seqs
+				for i := range pair * 2 {
+					cut[q.order[i]] = next
+				}
+				for i, what := range []int{outcome % 3, outcome / 3} {
+					switch at := q.order[pair*2+i]; what {
+					case 0:
+						cut[at] = next
+					case 1:
+						cut[at] = 0
+					}
+				}
+				got, err := judged(cut)
+				if err != nil || !got.whole || got.super.Seq != q.super.Seq && got.super.Seq != next {
+					t.Fatalf("from %v in order %v, cut in pair %d to %v: %+v, %v", seqs, q.order, pair, cut, got, err)
+				}
+			}
+		}
+	}
+	if states < 100 {
+		t.Errorf("only %d states", states)
+	}
+}
