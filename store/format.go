@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"strconv"
 	"time"
 
 	"github.com/ugds-store/ugds/driver"
@@ -61,7 +62,7 @@ func Inspect(ctx context.Context, d driver.Device) (Label, error) {
 	if q.super != nil {
 		s := q.super
 		l.Ours, l.StoreID, l.Index, l.Devices, l.Epoch = true, s.StoreID, int(s.Index), len(s.Devices), s.Epoch
-		l.Text = "device " + itoa(l.Index) + " of " + itoa(l.Devices) + " of store " + s.StoreID.String()
+		l.Text = "device " + strconv.Itoa(l.Index) + " of " + strconv.Itoa(l.Devices) + " of store " + s.StoreID.String()
 		return l, nil
 	}
 	if errors.Is(err, ErrNotSupported) || errors.Is(err, ErrMismatch) {
@@ -84,13 +85,6 @@ func Inspect(ctx context.Context, d driver.Device) (Label, error) {
 		l.Text = "blank"
 	}
 	return l, nil
-}
-
-func itoa(n int) string {
-	if n < 10 {
-		return string(rune('0' + n))
-	}
-	return itoa(n/10) + itoa(n%10)
 }
 
 // Format makes a store on the devices and in the metadata directory. Without

@@ -384,5 +384,5 @@ func (n *Namespace) info(key []byte) (ObjectInfo, bool) {
 		return ObjectInfo{}, false
 	}
 	return ObjectInfo{Key: bytes.Clone(key), Size: v.length, SlotBytes: v.slotBytes(), Generation: v.gen,
-		Durable: !volatile, CRC32C: v.crc, HasCRC: !v.noCRC, Devices: extentsOf(v.exts)}, true
+		Durable: !volatile, CRC32C: v.crc, HasCRC: !v.noCRC, Devices: devicesOf(v.exts)}, true
 }

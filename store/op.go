@@ -136,14 +136,8 @@ func (s *Store) decide(o *op, err error) {
 
 // stampsOf notes the incarnations of the devices of v, before they are written.
 func (s *Store) stampsOf(v *version) (out []stamp) {
-	for _, e := range v.exts {
-		known := false
-		for _, st := range out {
-			known = known || st.dev == int(e.Dev)
-		}
-		if !known {
-			out = append(out, stamp{int(e.Dev), s.devs[e.Dev].Incarnation()})
-		}
+	for _, d := range devicesOf(v.exts) {
+		out = append(out, stamp{d, s.devs[d].Incarnation()})
 	}
 	return out
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/ugds-store/ugds/alloc"
@@ -343,14 +344,10 @@ func (n *Namespace) deleteOne(ctx context.Context, key []byte, o DeleteOptions) 
 	return d, nil
 }
 
-// extentsOf lists the devices of extents, each once, in order.
-func extentsOf(exts []alloc.Extent) (devs []int) {
+// devicesOf lists the devices of extents, each once, in order.
+func devicesOf(exts []alloc.Extent) (devs []int) {
 	for _, e := range exts {
-		known := false
-		for _, d := range devs {
-			known = known || d == int(e.Dev)
-		}
-		if !known {
+		if !slices.Contains(devs, int(e.Dev)) {
 			devs = append(devs, int(e.Dev))
 		}
 	}

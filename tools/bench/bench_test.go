@@ -71,7 +71,7 @@ func TestEveryCase(t *testing.T) {
 func TestFio(t *testing.T) {
 	place := smallPlace(t)
 	if place.Fio == "" {
-		t.Skip("fio is not installed: the bench leaves it out as well")
+		testenv.Skip(t, "fio is not installed: the bench leaves it out as well")
 	}
 	c := Case{Subject: Fio, Op: OpGet, Size: 65536, Objects: 64, Callers: 1, Batch: 32, Place: place}
 	s, err := RunCase(t.Context(), c)
