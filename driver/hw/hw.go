@@ -1,7 +1,7 @@
 // Package hw is the hardware seam: what the NVMe driver needs from any transport
 // to a controller — registers, memory that the controller can reach, interrupts,
 // a way to stop it for certain, and a clock. Backends are the controller model
-// (sim), VFIO and our kernel module. Conformance holds the cases that each of
+// (sim), VFIO and our kernel module. Package hwtest holds the cases that each of
 // them passes.
 //
 // The seam knows nothing of NVMe but that registers are 32 and 64 bits wide and

@@ -33,7 +33,7 @@ var layers = []layer{
 	{"driver/drivertest", []string{"driver"}, nil},
 	{"driver/nvme", nil, nil},
 	{"driver/hw", nil, nil},
-	{"driver/hw/...", []string{"driver/hw", "driver/nvme"}, nil},
+	{"driver/hw/...", []string{"driver/hw", "driver/nvme"}, []string{"driver/hw/hwtest"}},
 	{"driver/ctrl", []string{"driver", "driver/nvme", "driver/hw"}, []string{"driver/drivertest", "driver/hw/sim"}},
 	{"driver/file", []string{"driver"}, []string{"driver/drivertest"}},
 	{"driver/probe", []string{"driver", "driver/..."}, nil},

@@ -53,7 +53,7 @@ func checkKernel(t *Tree, r *report) {
 const testenv = "internal/testenv"
 
 // testLibraries are linked by tests only; CheckRelease watches that.
-var testLibraries = []string{testenv, "driver/drivertest", "meta/metatest", "store/crashtest", "tools/lint"}
+var testLibraries = []string{testenv, "driver/drivertest", "driver/hw/hwtest", "meta/metatest", "store/crashtest", "tools/lint"}
 
 var envCalls = map[string]bool{"Getenv": true, "LookupEnv": true, "Environ": true, "ExpandEnv": true, "Setenv": true, "Args": true}
 

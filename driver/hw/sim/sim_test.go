@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ugds-store/ugds/driver/hw"
+	"github.com/ugds-store/ugds/driver/hw/hwtest"
 	"github.com/ugds-store/ugds/driver/hw/sim"
 	"github.com/ugds-store/ugds/driver/nvme"
 	"github.com/ugds-store/ugds/internal/base"
@@ -22,12 +23,12 @@ func TestConformance(t *testing.T) {
 		"big pages":     func(c *sim.Config) { c.CAP.MPSMIN = 4; c.RemovalFaults = true },
 		"runs of pages": func(c *sim.Config) { c.FixedPages = 16; c.CAP.DSTRD = 3; c.Vectors = 0 },
 	} {
-		for _, c := range hw.Conformance() {
+		for _, c := range hwtest.Cases() {
 			t.Run(name+"/"+c.Name, func(t *testing.T) {
 				cfg := sim.Default(64 * base.MiB)
 				change(&cfg)
 				s := open(t, cfg)
-				h := hw.Harness{Dev: s, Valid64: nvme.RegCAP, Access: s.Access, Raise: s.Raise, Remove: s.Remove}
+				h := hwtest.Harness{Dev: s, Valid64: nvme.RegCAP, Access: s.Access, Raise: s.Raise, Remove: s.Remove}
 				d := cfg.CAP.DSTRD
 				h.Window = uint64(base.AlignUp(int64(nvme.CQDoorbell(uint16(cfg.MaxQueues), d)+4), 4096))
 				c.Run(t, h)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ugds-store/ugds/driver/hw"
+	"github.com/ugds-store/ugds/driver/hw/hwtest"
 	"github.com/ugds-store/ugds/driver/hw/sim"
 	"github.com/ugds-store/ugds/driver/nvme"
 	"github.com/ugds-store/ugds/internal/base"
@@ -180,7 +181,7 @@ func TestSuiteCatches(t *testing.T) {
 			defer s.Close() // ErrBusy where the mistake is that memory is not given back
 			b := x.b
 			b.Sim = s
-			h := hw.Harness{Dev: &b, Valid64: nvme.RegCAP, Window: 8192, Soon: 200 * time.Millisecond, Access: s.Access, Raise: s.Raise, Remove: s.Remove}
+			h := hwtest.Harness{Dev: &b, Valid64: nvme.RegCAP, Window: 8192, Soon: 200 * time.Millisecond, Access: s.Access, Raise: s.Raise, Remove: s.Remove}
 			if x.in == "H04Removal" {
 				h.Remove = func() { _ = s.Close() } // registers that fail in another way than a removal
 			}
@@ -193,7 +194,7 @@ func TestSuiteCatches(t *testing.T) {
 						v.Errorf("panic: %v", p)
 					}
 				}()
-				for _, c := range hw.Conformance() {
+				for _, c := range hwtest.Cases() {
 					if c.Name == x.in {
 						c.Run(&v, h)
 					}

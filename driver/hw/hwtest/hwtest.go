@@ -1,4 +1,8 @@
-package hw
+// Package hwtest is the conformance suite of the hardware seam: what the NVMe driver
+// relies on, whatever leads to the controller. Each backend runs its cases in its
+// tests. It does not import testing, so that a program that checks hardware can
+// run the cases too.
+package hwtest
 
 import (
 	"bytes"
@@ -8,11 +12,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ugds-store/ugds/driver/hw"
 	"github.com/ugds-store/ugds/internal/base"
 )
 
-// TB is what the cases need of *testing.T. This package does not import testing,
-// so that programs that link a backend do not link it either.
+// TB is what the cases need of *testing.T.
 type TB interface {
 	Helper()
 	Errorf(format string, args ...any)
@@ -23,7 +27,7 @@ type TB interface {
 // Harness is one device under test, freshly opened, and what can be done to it. It
 // belongs to one case; whoever opened the device closes it.
 type Harness struct {
-	Dev Device
+	Dev hw.Device
 	// Valid64 is the offset of a 64-bit read-only register with a value other
 	// than 0 and all ones.
 	Valid64 uint64
@@ -54,9 +58,9 @@ type Case struct {
 	Run  func(t TB, h Harness)
 }
 
-// Conformance lists what every backend must pass. Cases that need a knob that the
+// Cases lists what every backend must pass. Cases that need a knob that the
 // harness lacks say so and test the rest.
-func Conformance() []Case {
+func Cases() []Case {
 	return []Case{
 		{"Identity", testIdentity},
 		{"Registers", testRegisters},
@@ -121,17 +125,17 @@ func testRegisters(t TB, h Harness) {
 
 func testAlloc(t TB, h Harness) {
 	start(t, h)
-	var bufs []*Buffer
-	for _, n := range []int64{1, 64, PageSize, PageSize + 1, 64 * base.KiB, 2 * base.MiB} {
+	var bufs []*hw.Buffer
+	for _, n := range []int64{1, 64, hw.PageSize, hw.PageSize + 1, 64 * base.KiB, 2 * base.MiB} {
 		b, err := h.Dev.Alloc(n, "conformance")
 		if err != nil {
 			t.Fatalf("%d bytes: %v", n, err)
 		}
 		bufs = append(bufs, b)
-		if int64(len(b.Bytes)) != n || b.Addr%PageSize != 0 || bytes.Count(b.Bytes, []byte{0}) != len(b.Bytes) {
+		if int64(len(b.Bytes)) != n || b.Addr%hw.PageSize != 0 || bytes.Count(b.Bytes, []byte{0}) != len(b.Bytes) {
 			t.Errorf("%d bytes: length %d, bus address %#x, or not zero", n, len(b.Bytes), b.Addr)
 		}
-		checkAccess(t, h, b.Bytes, []Seg{{b.Addr, uint64(n)}})
+		checkAccess(t, h, b.Bytes, []hw.Seg{{Addr: b.Addr, Len: uint64(n)}})
 	}
 	for _, n := range []int64{0, -1} {
 		_, err := h.Dev.Alloc(n, "conformance")
@@ -165,7 +169,7 @@ func start(t TB, h Harness) {
 }
 
 // checkAccess compares what the processor and the device see in both directions.
-func checkAccess(t TB, h Harness, mem []byte, segs []Seg) {
+func checkAccess(t TB, h Harness, mem []byte, segs []hw.Seg) {
 	t.Helper()
 	if h.Access == nil {
 		t.Logf("the device's view of memory is not checked")
@@ -196,7 +200,7 @@ func checkAccess(t TB, h Harness, mem []byte, segs []Seg) {
 }
 
 // mapping maps mem and checks the list of segments.
-func mapping(t TB, h Harness, mem []byte) Mapping {
+func mapping(t TB, h Harness, mem []byte) hw.Mapping {
 	t.Helper()
 	m, err := h.Dev.Map(mem)
 	if err != nil {
@@ -207,7 +211,7 @@ func mapping(t TB, h Harness, mem []byte) Mapping {
 		if s.Len == 0 || i > 0 && segs[i-1].Addr+segs[i-1].Len == s.Addr {
 			t.Errorf("segment %d of %v is empty or not merged", i, segs)
 		}
-		if i > 0 && s.Addr%PageSize != 0 || i < len(segs)-1 && (s.Addr+s.Len)%PageSize != 0 {
+		if i > 0 && s.Addr%hw.PageSize != 0 || i < len(segs)-1 && (s.Addr+s.Len)%hw.PageSize != 0 {
 			t.Errorf("segment %d of %v does not meet its neighbours at pages", i, segs)
 		}
 	}
@@ -224,8 +228,8 @@ func testMap(t TB, h Harness) {
 	defer host.Free()
 	_, err = h.Dev.Map(nil)
 	wantErr(t, "map nothing", err, base.ErrInvalid)
-	var maps []Mapping
-	for _, n := range []int{PageSize, 2 * PageSize, base.MiB} {
+	var maps []hw.Mapping
+	for _, n := range []int{hw.PageSize, 2 * hw.PageSize, base.MiB} {
 		maps = append(maps, mapping(t, h, host.Bytes[:n])) // and the same memory more than once
 	}
 	for i, m := range maps {
@@ -237,31 +241,31 @@ func testMap(t TB, h Harness) {
 			t.Errorf("unmapped memory at %#x can still be reached", segs[0].Addr)
 		}
 		if i+1 < len(maps) {
-			checkAccess(t, h, host.Bytes[:PageSize], firstPage(maps[i+1].Segments()))
+			checkAccess(t, h, host.Bytes[:hw.PageSize], firstPage(maps[i+1].Segments()))
 		}
 	}
 }
 
 // firstPage cuts segs after one page.
-func firstPage(segs []Seg) []Seg {
-	return []Seg{{segs[0].Addr, PageSize}}
+func firstPage(segs []hw.Seg) []hw.Seg {
+	return []hw.Seg{{Addr: segs[0].Addr, Len: hw.PageSize}}
 }
 
 // testMapUnaligned: memory that begins or ends inside a page keeps its offset
 // there, and nothing around it is touched (C-01).
 func testMapUnaligned(t TB, h Harness) {
 	start(t, h)
-	host, err := h.Dev.Alloc(8*PageSize, "conformance")
+	host, err := h.Dev.Alloc(8*hw.PageSize, "conformance")
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
 	defer host.Free()
-	for _, c := range [][2]int{{512, PageSize}, {4, 4}, {PageSize - 4, 8}, {100, 3 * PageSize}, {PageSize, 1}, {1, 7*PageSize - 1}} {
+	for _, c := range [][2]int{{512, hw.PageSize}, {4, 4}, {hw.PageSize - 4, 8}, {100, 3 * hw.PageSize}, {hw.PageSize, 1}, {1, 7*hw.PageSize - 1}} {
 		for i := range host.Bytes {
 			host.Bytes[i] = 0xa5
 		}
 		m := mapping(t, h, host.Bytes[c[0]:c[0]+c[1]])
-		if got := m.Segments()[0].Addr % PageSize; got != uint64(c[0]%PageSize) {
+		if got := m.Segments()[0].Addr % hw.PageSize; got != uint64(c[0]%hw.PageSize) {
 			t.Errorf("offset %d of %d bytes: the device sees offset %d", c[0], c[1], got)
 		}
 		if bytes.Count(host.Bytes[:c[0]], []byte{0xa5}) != c[0] ||
@@ -276,9 +280,9 @@ func testMapUnaligned(t TB, h Harness) {
 
 // testDistinct: no two pieces of memory that are alive share a bus address.
 func testDistinct(t TB, h Harness) {
-	var segs []Seg
+	var segs []hw.Seg
 	for i := range 40 {
-		b, err := h.Dev.Alloc(int64(i%5+1)*PageSize, "conformance")
+		b, err := h.Dev.Alloc(int64(i%5+1)*hw.PageSize, "conformance")
 		if err != nil {
 			t.Fatalf("%v", err)
 		}
@@ -292,13 +296,13 @@ func testDistinct(t TB, h Harness) {
 				t.Errorf("%v", err)
 			}
 		}()
-		segs = append(segs, Seg{b.Addr, uint64(len(b.Bytes))})
+		segs = append(segs, hw.Seg{Addr: b.Addr, Len: uint64(len(b.Bytes))})
 		if !h.Dev.ID().IOMMU {
 			continue // without translation the same memory has the same address
 		}
 		segs = append(segs, m.Segments()...)
 	}
-	slices.SortFunc(segs, func(a, b Seg) int {
+	slices.SortFunc(segs, func(a, b hw.Seg) int {
 		if a.Addr < b.Addr {
 			return -1
 		}
@@ -345,7 +349,7 @@ func testInterrupts(t TB, h Harness) {
 	}
 }
 
-func waitSoon(h Harness, v Vector) error {
+func waitSoon(h Harness, v hw.Vector) error {
 	ctx, cancel := h.soon()
 	defer cancel()
 	return v.Wait(ctx)
@@ -403,7 +407,7 @@ func testClock(t TB, h Harness) {
 		last = now
 	}
 	start := time.Now()
-	h.Dev.Pause(Forever)
+	h.Dev.Pause(hw.Forever)
 	if took := time.Since(start); took > time.Second {
 		t.Errorf("a pause took %v", took)
 	}
@@ -411,7 +415,7 @@ func testClock(t TB, h Harness) {
 
 // testStop: before Start and after Stop the device reaches nothing.
 func testStop(t TB, h Harness) {
-	b, err := h.Dev.Alloc(PageSize, "conformance")
+	b, err := h.Dev.Alloc(hw.PageSize, "conformance")
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -423,7 +427,7 @@ func testStop(t TB, h Harness) {
 			t.Errorf("the device reaches memory although it was not started")
 		}
 		start(t, h)
-		checkAccess(t, h, b.Bytes, []Seg{{b.Addr, PageSize}})
+		checkAccess(t, h, b.Bytes, []hw.Seg{{Addr: b.Addr, Len: hw.PageSize}})
 		if err := errors.Join(h.Dev.Stop(ctx), h.Dev.Stop(ctx)); err != nil {
 			t.Fatalf("%v", err)
 		}
@@ -440,7 +444,7 @@ func testRemoval(t TB, h Harness) {
 		t.Logf("the device cannot be removed")
 		return
 	}
-	b, err := h.Dev.Alloc(PageSize, "conformance")
+	b, err := h.Dev.Alloc(hw.PageSize, "conformance")
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -470,7 +474,7 @@ func testClose(t TB, h Harness) {
 	if err := errors.Join(h.Dev.Close(), h.Dev.Close()); err != nil {
 		t.Errorf("%v", err)
 	}
-	b, err := h.Dev.Alloc(PageSize, "conformance")
+	b, err := h.Dev.Alloc(hw.PageSize, "conformance")
 	wantErr(t, "allocate after close", err, base.ErrClosed)
 	if err == nil {
 		b.Free()
