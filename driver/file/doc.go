@@ -1,7 +1,9 @@
-// Package file is a driver.Device over a preallocated regular file or a kernel
-// block device.
+// Package file has two faces over files.
 //
-// I/O goes through io_uring with O_DIRECT where the kernel and the file system
+// Device is a driver.Device over a preallocated regular file or a kernel block
+// device that it owns.
+//
+// Its I/O goes through io_uring with O_DIRECT where the kernel and the file system
 // allow it, else through a pool of threads with preadv and pwritev; what was
 // chosen, and why, stands in Info.Reasons. The device owns the file by flock on
 // the very open file description that does the I/O: the kernel keeps that lock
@@ -13,4 +15,7 @@
 // blocks in the kernel and reaps for everybody; the others wait for their own
 // batch or for the lead. A watcher looks a few times a second whether a device
 // deadline has passed.
+//
+// File is any file as it is, with an end, growth, odd offsets and other users, and
+// without a lock. It is what programs of others read into GPU memory.
 package file

@@ -5,6 +5,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/unix"
 )
@@ -37,3 +38,7 @@ func SideRecord(t *testing.T, path, victim string) {
 		t.Error("the record stays")
 	}
 }
+
+// SetHook replaces what the kernel answers to the calls of f: how many bytes a call
+// may move, or its error.
+func (f *File) SetHook(fn func(op driver.Op, off, n int64, direct bool) (int64, error)) { f.hook = fn }

@@ -23,6 +23,9 @@ type Endpoint interface {
 	end(w *work) (moved, carried int64, err error)
 	// async tells that begin returns before the bytes moved.
 	async() bool
+	// unit is the alignment in memory, in bytes, of what place asks room for; at
+	// most a page.
+	unit() int64
 	// reason tells why the bytes are staged.
 	reason() string
 }
@@ -40,33 +43,49 @@ type work struct {
 
 // file is anything with positioned reads or writes.
 type file struct {
-	r io.ReaderAt
-	w io.WriterAt
+	r     io.ReaderAt
+	w     io.WriterAt
+	align int64 // offset and memory should have the same remainder by it; 1 if that is no matter
+}
+
+// Aligner is a source or sink that moves bytes better where the offset and the
+// address in memory have the same remainder by Align, a power of two of at most a
+// page: a file with O_DIRECT.
+type Aligner interface{ Align() int64 }
+
+func newFile(f any, r io.ReaderAt, w io.WriterAt) *file {
+	align := int64(1)
+	if a, ok := f.(Aligner); ok {
+		align = min(max(a.Align(), 1), gpu.HostPage)
+	}
+	return &file{r, w, align}
 }
 
 // Reader is a source that is read at offsets: an *os.File, for example. It must
 // be safe for concurrent use.
-func Reader(r io.ReaderAt) Endpoint { return &file{r: r} }
+func Reader(r io.ReaderAt) Endpoint { return newFile(r, r, nil) }
 
 // Writer is a sink that is written at offsets, under the same rule.
-func Writer(w io.WriterAt) Endpoint { return &file{w: w} }
+func Writer(w io.WriterAt) Endpoint { return newFile(w, nil, w) }
 
 // File is both.
 func File(f interface {
 	io.ReaderAt
 	io.WriterAt
 }) Endpoint {
-	return &file{f, f}
+	return newFile(f, f, f)
 }
 
-func (f *file) place(_, n int64, write bool) (int64, int64, error) {
+func (f *file) place(off, n int64, write bool) (int64, int64, error) {
 	if write && f.w == nil || !write && f.r == nil {
 		return 0, 0, base.Errorf("move", "file", base.ErrInvalid, "it was not given for this direction")
 	}
-	return 0, n, nil
+	lead := off & (f.align - 1)
+	return lead, lead + n, nil
 }
 
 func (f *file) begin(_ context.Context, l *lane, at, off, n int64, write bool, w *work) error {
+	at += off & (f.align - 1)
 	w.buf, w.off, w.n, w.write = l.bytes(at, n), off, n, write
 	return nil
 }
@@ -82,6 +101,7 @@ func (f *file) end(w *work) (moved, carried int64, err error) {
 }
 
 func (f *file) async() bool    { return false }
+func (f *file) unit() int64    { return f.align }
 func (f *file) reason() string { return ReasonFile }
 
 // extent is a range of a device.
@@ -162,6 +182,7 @@ func (e *extent) end(w *work) (moved, carried int64, err error) {
 }
 
 func (e *extent) async() bool    { return true }
+func (e *extent) unit() int64    { return gpu.HostPage }
 func (e *extent) reason() string { return ReasonNoTransport }
 
 // pinned is host memory that the copy engine reaches by itself.
@@ -182,4 +203,5 @@ func (p *pinned) place(off, n int64, _ bool) (int64, int64, error) {
 func (p *pinned) begin(context.Context, *lane, int64, int64, int64, bool, *work) error { return nil }
 func (p *pinned) end(*work) (int64, int64, error)                                      { return 0, 0, nil }
 func (p *pinned) async() bool                                                          { return false }
+func (p *pinned) unit() int64                                                          { return 1 }
 func (p *pinned) reason() string                                                       { return ReasonPinned }

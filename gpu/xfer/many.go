@@ -162,10 +162,7 @@ func (g *group) admit(it *Item, p *part) bool {
 // room is how much of a buffer a part needs at most, its move included.
 func (g *group) room(p *part) int64 {
 	_, room, _ := p.End.place(p.Off, p.Len, g.write) // admit has looked at the error
-	if p.End.async() {
-		return room + gpu.HostPage + gpu.MoveBytes
-	}
-	return room + 32 + gpu.MoveBytes
+	return room + max(p.End.unit(), 32) + gpu.MoveBytes
 }
 
 // finish runs the group and lets go of the memory.
@@ -269,8 +266,8 @@ func (g *group) layout(s *slot, parts []part) []work {
 			p.Err = err
 			continue
 		}
-		if p.End.async() {
-			at = base.AlignUp(at, gpu.HostPage)
+		if unit := p.End.unit(); unit > 1 {
+			at = base.AlignUp(at, unit)
 		} else {
 			at = base.AlignUp(at, 16) + int64(p.Ptr%16)
 		}

@@ -36,7 +36,8 @@ type job struct {
 	write bool
 	path  driver.PathKey
 	size  int64        // of a chunk
-	next  atomic.Int64 // first byte that nobody took
+	skew  int64        // how much less the first chunk is, so that the others begin on a page of the endpoint
+	next  atomic.Int64 // first byte that nobody took, plus skew
 	stop  atomic.Bool
 
 	mu     sync.Mutex
@@ -67,7 +68,7 @@ func (m *Mover) move(ctx context.Context, e Endpoint, off int64, p gpu.Ptr, n in
 	if _, ok := e.(*pinned); ok {
 		return j.whole(first, reg)
 	}
-	j.size = m.chunkFor(n)
+	j.size, j.skew = m.chunkFor(n), off&(gpu.HostPage-1)
 	done := make(chan struct{})
 	if ctx.Done() == nil { // nothing can end the wait early
 		j.run(first, reg, done)
@@ -200,7 +201,7 @@ func (m *Mover) chunkFor(n int64) int64 {
 // run has a worker a lane, the first one here.
 func (j *job) run(first *lane, reg *gpu.Registration, done chan struct{}) {
 	var wg sync.WaitGroup
-	chunks := (j.n + j.size - 1) / j.size
+	chunks := (j.n + j.skew + j.size - 1) / j.size
 	for more := min(int64(j.m.opt.Threads), chunks) - 1; more > 0; more-- {
 		l, _ := j.m.try() // without it the others do the work
 		if l == nil {
@@ -250,13 +251,14 @@ func (j *job) fail(at int64, err error) {
 // chunk takes the next piece of the request.
 func (j *job) chunk() (off, n int64, ok bool) {
 	if j.stop.Load() || j.ctx.Err() != nil {
-		if at := j.next.Load(); at < j.n && !j.stop.Load() {
-			j.fail(at, base.Errorf("move", j.ptr.String(), base.ErrTimeout, "%w", j.ctx.Err()))
+		if at := j.next.Load() - j.skew; at < j.n && !j.stop.Load() {
+			j.fail(max(at, 0), base.Errorf("move", j.ptr.String(), base.ErrTimeout, "%w", j.ctx.Err()))
 		}
 		return 0, 0, false
 	}
-	off = j.next.Add(j.size) - j.size
-	return off, min(j.size, j.n-off), off < j.n
+	from := j.next.Add(j.size) - j.size - j.skew
+	off = max(from, 0)
+	return off, min(from+j.size, j.n) - off, off < j.n
 }
 
 // whole moves pinned memory by one copy. When the context ends first, the rest
@@ -373,7 +375,7 @@ func (j *job) drain(l *lane) {
 		if err == nil {
 			if s.lead, _, err = j.e.place(j.off+off, n, true); err == nil {
 				s.off, s.n = off, n
-				err = l.stream.Copy(gpu.Copy{Dev: j.ptr + gpu.Ptr(off), Host: l.bytes(s.at, n), ToHost: true})
+				err = l.stream.Copy(gpu.Copy{Dev: j.ptr + gpu.Ptr(off), Host: l.bytes(s.at+s.lead, n), ToHost: true})
 			}
 			if err == nil {
 				s.tick, err = l.tick()

@@ -112,7 +112,7 @@ func noise(t *testing.T, n int64) []byte {
 
 func tempFile(t *testing.T, data []byte) *os.File {
 	t.Helper()
-	f, err := os.Create(filepath.Join(t.TempDir(), "data"))
+	f, err := os.CreateTemp(t.TempDir(), "data")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,13 @@ func endpoints(t *testing.T, r *rig, data []byte) map[string]xfer.Endpoint {
 	}
 	t.Cleanup(func() { h.Close() })
 	copy(h.Bytes(), data)
-	return map[string]xfer.Endpoint{"file": xfer.File(tempFile(t, data)), "device": e, "pinned": xfer.Pinned(h)}
+	whole, err := file.OpenFile(tempFile(t, data).Name(), file.FileOptions{Access: file.ForBoth})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { whole.Close() })
+	return map[string]xfer.Endpoint{"file": xfer.File(tempFile(t, data)), "device": e, "pinned": xfer.Pinned(h),
+		"any file": xfer.File(whole)}
 }
 
 // TestT31ReadAnyRange: odd offsets, sizes and places; what lies beside is
@@ -226,7 +232,7 @@ func TestEndOfData(t *testing.T) {
 	r := newRig(t, host.Options{}, xfer.Options{ChunkBytes: xfer.MinChunk, Lanes: 4})
 	data := noise(t, 200_704)
 	ends := endpoints(t, r, data)
-	for _, name := range []string{"file", "device"} {
+	for _, name := range []string{"file", "device", "any file"} {
 		for off, want := range map[int64]int64{0: 200_704, 70_001: 130_703, 200_703: 1, 200_704: 0, 500_000: 0} {
 			n, err := r.m.Read(ctx(t), ends[name], off, r.mem.Ptr(), 1<<20)
 			if n != want || err != io.EOF {

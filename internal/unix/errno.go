@@ -14,6 +14,7 @@ type Errno = syscall.Errno
 // The error numbers that other packages tell apart.
 const (
 	EAGAIN     = unix.EAGAIN
+	EBADF      = unix.EBADF
 	EBUSY      = unix.EBUSY
 	ECANCELED  = unix.ECANCELED
 	EDQUOT     = unix.EDQUOT
@@ -22,6 +23,7 @@ const (
 	EFBIG      = unix.EFBIG
 	EINTR      = unix.EINTR
 	EINVAL     = unix.EINVAL
+	EISDIR     = unix.EISDIR
 	EIO        = unix.EIO
 	EMFILE     = unix.EMFILE
 	ENODATA    = unix.ENODATA

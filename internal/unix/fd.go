@@ -46,7 +46,11 @@ func (f *FD) Close() error {
 // Flags of Open.
 const (
 	ReadOnly  = unix.O_RDONLY
+	WriteOnly = unix.O_WRONLY
 	ReadWrite = unix.O_RDWR
+	Access    = unix.O_ACCMODE // the bits of the three above
+	Append    = unix.O_APPEND
+	Create    = unix.O_CREAT
 	Direct    = unix.O_DIRECT
 	Excl      = unix.O_EXCL
 	NonBlock  = unix.O_NONBLOCK
@@ -55,7 +59,7 @@ const (
 )
 
 // Open opens path with O_CLOEXEC and the given flags; mode matters only with
-// CreateNew. The error is an Errno. Callers open with NonBlock when path may be
+// Create and CreateNew. The error is an Errno. Callers open with NonBlock when path may be
 // a FIFO, on which open would wait for a peer; the flag has no effect on I/O to
 // files and block devices.
 func Open(path string, flags int, mode uint32) (*FD, error) {
@@ -80,4 +84,25 @@ func Link(f *FD, path string) error {
 	return Retry(time.Time{}, func() error {
 		return unix.Linkat(unix.AT_FDCWD, from, unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
 	})
+}
+
+// DescriptorFlags gives the flags that descriptor n was opened with.
+func DescriptorFlags(n int) (int, error) {
+	return retryInt(func() (int, error) { return unix.FcntlInt(uintptr(n), unix.F_GETFL, 0) })
+}
+
+// Reopen opens the file behind descriptor n anew, so that the result has flags and
+// an open file description of its own. It needs /proc and the right to open the
+// file; a file without a name can be reopened too.
+func Reopen(n, flags int) (*FD, error) {
+	return Open("/proc/self/fd/"+strconv.Itoa(n), flags, 0)
+}
+
+// Dup gives another descriptor of the same open file description.
+func Dup(n int) (*FD, error) {
+	m, err := retryInt(func() (int, error) { return unix.FcntlInt(uintptr(n), unix.F_DUPFD_CLOEXEC, 0) })
+	if err != nil {
+		return nil, err
+	}
+	return NewFD(m, "descriptor "+strconv.Itoa(n)), nil
 }

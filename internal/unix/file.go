@@ -37,8 +37,9 @@ type Stat struct {
 	Size   int64 // bytes
 	Blocks int64 // 512-byte units that are allocated
 	Ino    uint64
-	Dev    Dev // of the file system
-	Rdev   Dev // of a device node
+	Dev    Dev   // of the file system
+	Rdev   Dev   // of a device node
+	Change int64 // time of the last change of data or attributes, nanoseconds since 1970
 
 	// Alignment that O_DIRECT needs, bytes; both are 0 when the kernel does not
 	// say (before 6.1) or the file system does not support it.
@@ -65,6 +66,7 @@ func statx(dir int, path string, flags int) (Stat, error) {
 		Kind: kindOf(x.Mode), Mode: uint32(x.Mode) & 0o7777, UID: x.Uid,
 		Size: int64(x.Size), Blocks: int64(x.Blocks), Ino: x.Ino,
 		Dev: Dev{x.Dev_major, x.Dev_minor}, Rdev: Dev{x.Rdev_major, x.Rdev_minor},
+		Change: x.Ctime.Sec*1e9 + int64(x.Ctime.Nsec),
 		DIOMem: x.Dio_mem_align, DIOOffset: x.Dio_offset_align,
 		DIOKnown: x.Mask&unix.STATX_DIOALIGN != 0,
 	}, nil
