@@ -22,7 +22,7 @@ const defaultWait = 30 * time.Second
 func storeFlags(cmd *cobra.Command, t *ctl.Target) {
 	f := cmd.Flags()
 	f.StringVar(&t.Dir, "store", "", "work on the store in `DIR`")
-	f.StringArrayVar(&t.Devices, "device", nil, "a `TARGET` instead of the devices in store.toml: file:PATH, a path or a block device; repeat it for several")
+	f.StringArrayVar(&t.Devices, "device", nil, "a `TARGET` instead of the devices in store.toml: file:PATH, a path, a block device or sim:SETTINGS; repeat it for several")
 	f.StringVar(&t.Meta, "meta", "", "the metadata is in `DIR` instead of where store.toml says")
 	f.DurationVar(&t.Wait, "wait", defaultWait, "how long to wait for the last writes of an owner that was killed")
 	for _, name := range []string{"store", "meta"} {
@@ -282,6 +282,7 @@ new process, compares every byte and checks the store. Then it removes it.`,
 	}
 	demoFlags(cmd, t, &o)
 	cmd.Flags().BoolVar(&o.Keep, "keep", false, "leave the store for a look")
+	cmd.Flags().StringArrayVar(&t.Devices, "device", nil, "make the file of this `TARGET`, file:PATH, a path or sim:path=PATH; repeat it for several")
 	o.TempDir = os.TempDir()
 	o.Restart = func(ctx context.Context, dir string, o ctl.DemoOptions) ([]byte, error) {
 		self, err := os.Executable()

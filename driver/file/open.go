@@ -144,6 +144,12 @@ func openSide(path string) (*unix.FD, error) {
 	return f, err
 }
 
+// NotFound is the error for a device whose file does not exist.
+func NotFound(path string, err error) error {
+	return base.WithHint(base.Errorf("open", path, base.ErrNotFound, "%w", err),
+		"if it was a device of a store, bring it back; format makes a new one")
+}
+
 // openError gives err its class.
 func openError(o *Options, err error) error {
 	path := o.Path
@@ -153,8 +159,7 @@ func openError(o *Options, err error) error {
 	case err == unix.EBUSY:
 		return errHeld
 	case err == unix.ENOENT:
-		return base.WithHint(base.Errorf("open", path, base.ErrNotFound, "%w", err),
-			"if it was a device of a store, bring it back; format makes a new one")
+		return NotFound(path, err)
 	case err == unix.EROFS, err == unix.EACCES, err == unix.EPERM:
 		if !o.ReadOnly {
 			return base.WithHint(base.Errorf("open", path, base.ErrReadOnly, "it cannot be written: %w", err),

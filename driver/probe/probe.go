@@ -8,26 +8,56 @@ import (
 	"strings"
 
 	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/driver/ctrl"
 	"github.com/ugds-store/ugds/driver/file"
+	"github.com/ugds-store/ugds/driver/hw/sim"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/unix"
 )
 
 // Options says how a target is opened. The zero value works; what a transport
-// does not know it ignores.
+// does not know it ignores, but for File.ReadOnly.
 type Options struct {
 	File file.Options // for files and block devices; Path comes from the target
+	Ctrl ctrl.Options // for controllers
 }
 
 // Target is a device name, taken apart.
 type Target struct {
 	Scheme string // "file", "pci", "sim"; a bare path is "file"
-	Rest   string // the path or address
+	Rest   string // the path, address or settings
+}
+
+// File gives the path of the file or block device behind t, and the size in bytes
+// that t says it has, 0 if it says none; ok is false if there is no such file.
+func (t Target) File() (path string, size int64, ok bool) {
+	switch t.Scheme {
+	case "file":
+		return t.Rest, 0, true
+	case "sim":
+		c, err := sim.ParseTarget("sim:" + t.Rest)
+		n := c.Namespaces
+		if err != nil || c.Path == "" {
+			return "", 0, false
+		}
+		return c.Path, int64(n[0].Blocks << n[0].BlockShift), true
+	}
+	return "", 0, false
+}
+
+// WithPath is target with another path, for one behind which there is a file. What
+// else it says stays as it was.
+func WithPath(target, path string) string {
+	t, err := Parse(target)
+	if err == nil && t.Scheme == "sim" {
+		return sim.TargetWithPath(target, path)
+	}
+	return strings.TrimSuffix(target, t.Rest) + path
 }
 
 // Parse takes a target apart: "file:/path", a bare path, "pci:0000:01:00.0",
 // "sim:size=1GiB". A path that begins like a scheme is written with "./" or
-// "file:". Unknown schemes give ErrInvalid.
+// "file:". Unknown schemes and settings give ErrInvalid.
 func Parse(target string) (Target, error) {
 	bad := func(why string) (Target, error) {
 		return Target{}, base.WithHint(base.Errorf("open", fmt.Sprintf("%q", target), base.ErrInvalid, "%s", why),
@@ -41,7 +71,12 @@ func Parse(target string) (Target, error) {
 		return Target{"file", target}, nil
 	case rest == "":
 		return bad("nothing follows the scheme")
-	case scheme == "file" || scheme == "pci" || scheme == "sim":
+	case scheme == "sim":
+		if _, err := sim.ParseTarget(target); err != nil {
+			return Target{}, err
+		}
+		return Target{scheme, rest}, nil
+	case scheme == "file" || scheme == "pci":
 		return Target{scheme, rest}, nil
 	}
 	return bad(fmt.Sprintf("unknown scheme %q", scheme))
@@ -49,26 +84,52 @@ func Parse(target string) (Target, error) {
 
 // Open opens the device that target names, with its lock. ErrNotSupported for
 // transports that this build does not have; otherwise the errors of the
-// transport, see file.Open.
+// transport, see file.Open, sim.Open and ctrl.Open.
 func Open(ctx context.Context, target string, o Options) (driver.Device, error) {
 	t, err := Parse(target)
 	if err != nil {
 		return nil, err
 	}
-	if t.Scheme != "file" {
-		return nil, unsupported(target, t)
+	switch t.Scheme {
+	case "file":
+		o.File.Path = t.Rest
+		d, err := file.Open(ctx, o.File)
+		if err != nil {
+			return nil, err // not a nil *file.Device in an interface
+		}
+		return d, nil
+	case "sim":
+		d, err := openSim(ctx, target, o)
+		if err != nil {
+			return nil, err
+		}
+		return d, nil
 	}
-	o.File.Path = t.Rest
-	d, err := file.Open(ctx, o.File)
-	if err != nil {
-		return nil, err // not a nil *file.Device in an interface
-	}
-	return d, nil
+	return nil, unsupported(target)
 }
 
-func unsupported(target string, t Target) error {
-	what := map[string]string{"pci": "NVMe controllers are", "sim": "the simulated controller is"}[t.Scheme]
-	return base.WithHint(base.Errorf("open", target, base.ErrNotSupported, "%s not built into this version", what),
+// openSim opens a controller model. Without a file behind it, it lives as long as
+// the device is open.
+func openSim(ctx context.Context, target string, o Options) (*ctrl.Device, error) {
+	cfg, err := sim.ParseTarget(target)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Namespaces[0].ReadOnly = o.File.ReadOnly
+	if cfg.Path != "" {
+		if _, err := unix.StatPath(cfg.Path); err == unix.ENOENT { // only format makes files
+			return nil, file.NotFound(cfg.Path, err)
+		}
+	}
+	s, err := sim.Open(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return ctrl.Open(ctx, s, o.Ctrl)
+}
+
+func unsupported(target string) error {
+	return base.WithHint(base.Errorf("open", target, base.ErrNotSupported, "NVMe controllers are not built into this version"),
 		"use a file or a block device such as /dev/nvme1n1")
 }
 
@@ -79,18 +140,31 @@ func Explain(target string) []string {
 	if err != nil {
 		return []string{err.Error()}
 	}
-	if t.Scheme != "file" {
-		return []string{unsupported(target, t).Error()}
+	var out []string
+	switch t.Scheme {
+	case "file":
+	case "sim":
+		out = append(out, "a model of an NVMe controller, in this process")
+		path, _, ok := t.File()
+		if !ok {
+			return append(out, "in memory: it is gone when it is closed")
+		}
+		t.Rest = path
+	default:
+		return []string{unsupported(target).Error()}
 	}
 	st, err := unix.StatPath(t.Rest)
 	if err != nil {
-		return []string{fmt.Sprintf("%s: %v; format makes it", t.Rest, err)}
+		return append(out, fmt.Sprintf("%s: %v; format makes it", t.Rest, err))
 	}
-	out := []string{fmt.Sprintf("%s is a %s", t.Rest, st.Kind)}
-	switch st.Kind {
-	case unix.KindRegular:
+	out = append(out, fmt.Sprintf("%s is a %s", t.Rest, st.Kind))
+	switch {
+	case t.Scheme == "sim" && st.Kind != unix.KindRegular:
+		out = append(out, "it cannot be behind a model: name a regular file")
+	case t.Scheme == "sim":
+	case st.Kind == unix.KindRegular:
 		out = append(out, explainFile(t.Rest, st)...)
-	case unix.KindBlock:
+	case st.Kind == unix.KindBlock:
 		out = append(out, explainBlock(st)...)
 	default:
 		out = append(out, "it cannot be a device: name a regular file or a block device")

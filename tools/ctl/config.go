@@ -11,6 +11,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
+	"github.com/ugds-store/ugds/driver/probe"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/meta"
 	"github.com/ugds-store/ugds/store"
@@ -184,7 +185,7 @@ func targetAt(dir, target string) string {
 	if !ok {
 		return target // has no path
 	}
-	return strings.TrimSuffix(target, path) + at(dir, path)
+	return probe.WithPath(target, at(dir, path))
 }
 
 // replaceFile writes a file under a temporary name beside it, makes it durable

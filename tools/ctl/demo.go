@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -61,6 +62,9 @@ func demo(ctx context.Context, e *Env, t *Target, o DemoOptions) (err error) {
 		return usage("demo", "size %s: %s to %s are possible", base.FormatBytes(o.Size),
 			base.FormatBytes(DemoMinSize), base.FormatBytes(DemoMaxSize))
 	}
+	if err := demoDevices(t); err != nil {
+		return err
+	}
 	there := existing(t.Dir)
 	dir, err := demoDir(t, o)
 	if err != nil {
@@ -76,7 +80,7 @@ func demo(ctx context.Context, e *Env, t *Target, o DemoOptions) (err error) {
 	doc.header, doc.Seed, doc.Store = head("demo", nil), o.Seed, dir
 	at := &Target{Dir: dir, Namespace: t.Namespace, Wait: t.Wait}
 	for _, step := range []func() error{
-		func() error { return demoFormat(ctx, e, at, o, &doc) },
+		func() error { return demoFormat(ctx, e, at, t.Devices, o, &doc) },
 		func() error { return demoLoad(ctx, e, at, o, &doc) },
 		func() error { return demoRestart(ctx, e, dir, o, &doc) },
 		func() error { return demoCheck(ctx, e, at, &doc) },
@@ -112,8 +116,33 @@ func demoDir(t *Target, o DemoOptions) (string, error) {
 	return t.Dir, nil
 }
 
+// demoDevices refuses devices that the demo would not make, and so must not remove.
+func demoDevices(t *Target) error {
+	for _, target := range t.Devices {
+		var size int64
+		if err := keeps(target, &size); err != nil {
+			return err
+		}
+		path, ok := filePath(target)
+		if !ok {
+			return usage("demo", "%s: the demo makes files, and removes them; it takes no device", target)
+		}
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			return base.WithHint(base.Errorf("demo", path, base.ErrExists, "the demo makes its devices"), "name a new file")
+		}
+	}
+	return nil
+}
+
 // demoClean removes what the demo made; the directory itself only if it is ours.
 func demoClean(t *Target, dir string) error {
+	for _, target := range t.Devices {
+		if path, ok := filePath(target); ok {
+			if err := os.RemoveAll(path); err != nil {
+				return base.Wrap("remove", path, err)
+			}
+		}
+	}
 	if t.Dir == "" {
 		return os.RemoveAll(dir)
 	}
@@ -145,9 +174,18 @@ func demoFits(dir string) int64 {
 	return min(fits, DemoMaxSize)
 }
 
-func demoFormat(ctx context.Context, e *Env, t *Target, o DemoOptions, doc *demoDoc) error {
+func demoFormat(ctx context.Context, e *Env, t *Target, devices []string, o DemoOptions, doc *demoDoc) error {
 	bytes := demoStoreBytes(o.Size)
-	if err := checkSpace(t.Dir, bytes+metaReserve); err != nil {
+	for _, target := range devices {
+		said := int64(0)
+		if err := keeps(target, &said); err != nil {
+			return err
+		}
+		if said != 0 {
+			bytes = 0 // the devices say how large they are
+		}
+	}
+	if err := checkSpace(t.Dir, bytes+metaReserve); err != nil && len(devices) == 0 {
 		if fits := demoFits(t.Dir); fits >= DemoMinSize {
 			return base.WithHint(err, "--size %s fits, --store DIR goes elsewhere", flagBytes(fits))
 		}
@@ -160,7 +198,9 @@ func demoFormat(ctx context.Context, e *Env, t *Target, o DemoOptions, doc *demo
 	begin := time.Now()
 	quiet := *e
 	quiet.Stdout, quiet.JSON = discard{}, false
-	err := format(ctx, &quiet, t, FormatOptions{Size: bytes, Yes: true})
+	at := *t
+	at.Devices = devices
+	err := format(ctx, &quiet, &at, FormatOptions{Size: bytes, Yes: true})
 	doc.FormatSeconds = time.Since(begin).Seconds()
 	return err
 }

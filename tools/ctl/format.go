@@ -134,11 +134,14 @@ func planFormat(ctx context.Context, e *Env, t *Target, o FormatOptions) (doc *f
 // planDevice decides between making a file and taking over what is there.
 func (e *Env) planDevice(ctx context.Context, t *Target, target string, o FormatOptions) (formatPart, error) {
 	p := formatPart{Target: target, Bytes: o.Size}
+	if err := keeps(target, &p.Bytes); err != nil {
+		return p, err
+	}
 	path, isPath := filePath(target)
 	st, err := os.Stat(path)
 	switch {
 	case isPath && errors.Is(err, fs.ErrNotExist):
-		if o.Size == 0 {
+		if p.Bytes == 0 {
 			return p, usage("format", "%s does not exist; --size says how large it shall be", path)
 		}
 		p.Action, p.path = actCreate, path
@@ -165,10 +168,39 @@ func (e *Env) planDevice(ctx context.Context, t *Target, target string, o Format
 	return p, nil
 }
 
-// filePath gives the path of a target that is one.
+// keeps refuses a target that would forget the store, and one that says another
+// size than *size, which becomes what it says.
+func keeps(target string, size *int64) error {
+	t, err := probe.Parse(target)
+	if err != nil {
+		return err
+	}
+	_, says, ok := t.File()
+	if t.Scheme == "sim" && !ok {
+		return usage("format", "%s is in memory and ends with this process: path=FILE puts a file behind it", target)
+	}
+	if says == 0 {
+		return nil
+	}
+	if *size != 0 && *size != says {
+		return usage("format", "%s has another size than --size %d", target, *size)
+	}
+	if says < store.MinDeviceBytes || says%base.StoreBlock != 0 {
+		return usage("format", "%s: the size is at least %s, in multiples of %d bytes", target,
+			base.FormatBytes(store.MinDeviceBytes), base.StoreBlock)
+	}
+	*size = says
+	return nil
+}
+
+// filePath gives the path of the file behind a target, if there is one.
 func filePath(target string) (string, bool) {
 	t, err := probe.Parse(target)
-	return t.Rest, err == nil && t.Scheme == "file"
+	if err != nil {
+		return "", false
+	}
+	path, _, ok := t.File()
+	return path, ok
 }
 
 // inspect opens a device for reading, which also finds out whether it is in use.

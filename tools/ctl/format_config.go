@@ -4,9 +4,9 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"unicode/utf8"
 
+	"github.com/ugds-store/ugds/driver/probe"
 	"github.com/ugds-store/ugds/internal/base"
 )
 
@@ -90,8 +90,7 @@ func newConfig(t *Target, targets []string, metaDir string, discard bool) *confi
 	c := &config{Version: configVersion, Meta: inside(t.Dir, metaDir), Discard: discard}
 	for _, target := range targets {
 		if path, ok := filePath(target); ok {
-			prefix := strings.TrimSuffix(target, path)
-			target = prefix + inside(t.Dir, path)
+			target = probe.WithPath(target, inside(t.Dir, path))
 		}
 		c.Devices = append(c.Devices, target)
 	}

@@ -2,6 +2,8 @@ package sim
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -46,8 +48,11 @@ type Namespace struct {
 // Config describes a controller. Start from Default and change what the case is
 // about. Fields named in capitals are fields of the specification.
 type Config struct {
-	Target  string // "" makes one up
-	Path    string // file that holds the first namespace; "" for memory
+	Target string // "" makes one up
+	// Path is the file that holds the first namespace, "" for memory. It is made if
+	// it does not exist, and locked; if Blocks is 0 it gives the size. A namespace
+	// that is ReadOnly shares the lock with others and makes nothing.
+	Path    string
 	Seed    uint64 // of every random choice
 	Real    bool   // the clock is the real one
 	Service Service
@@ -127,7 +132,8 @@ func (c *Config) check() error {
 		if n.ID <= last || n.ID == nvme.NSIDAll {
 			return bad("namespace %d after %d: identifiers rise", n.ID, last)
 		}
-		if n.BlockShift < 9 || n.BlockShift > 16 || n.Blocks == 0 || n.Blocks > maxBytes>>n.BlockShift {
+		sized := n.Blocks != 0 || last == 0 && c.Path != ""
+		if n.BlockShift < 9 || n.BlockShift > 16 || !sized || n.Blocks > maxBytes>>n.BlockShift {
 			return bad("namespace %d: %d blocks of 2^%d bytes", n.ID, n.Blocks, n.BlockShift)
 		}
 		last = n.ID
@@ -136,19 +142,17 @@ func (c *Config) check() error {
 }
 
 // ParseTarget reads "sim:size=1GiB,lba=4096,…". The settings: size (bytes, with a
-// unit), lba (512 or 4096), seed, path (file behind it), mqes (entries), mdts, dstrd,
-// noiob (blocks), vwc (0 or 1), sgl (0 or 1), nsid, queues, vectors, service (zero
-// or fixed), clock (virtual or real). ErrInvalid for anything else.
+// unit; 1 GiB, or that of the file behind it), lba (512 or 4096), seed, path (file
+// behind it; a comma is written twice), mqes (entries), mdts, dstrd, noiob (blocks),
+// vwc (0 or 1), sgl (0 or 1), nsid, queues, vectors, service (zero or fixed), clock
+// (virtual or real). ErrInvalid for anything else.
 func ParseTarget(target string) (Config, error) {
-	text, ok := strings.CutPrefix(target, "sim:")
+	text, ok := strings.CutPrefix(target, targetScheme)
 	if !ok {
-		return Config{}, base.Errorf("open", target, base.ErrInvalid, "a model's target begins with sim:")
+		return Config{}, base.Errorf("open", target, base.ErrInvalid, "a model's target begins with %s", targetScheme)
 	}
 	values := map[string]string{}
-	for _, part := range strings.Split(text, ",") {
-		if part == "" {
-			continue
-		}
+	for _, part := range splitTarget(text) {
 		key, value, ok := strings.Cut(part, "=")
 		if _, twice := values[key]; !ok || twice {
 			return Config{}, base.Errorf("open", target, base.ErrInvalid, "%q is not one setting=value", part)
@@ -162,11 +166,13 @@ func ParseTarget(target string) (Config, error) {
 			return Config{}, base.Wrap("open", target, err)
 		}
 		size = n
+	} else if values["path"] != "" {
+		size = 0 // Open looks at the file
 	}
 	c := Default(size)
 	c.Target, c.Real = target, true
 	for key, value := range values {
-		if err := c.set(key, value, size); err != nil {
+		if err := c.set(key, value); err != nil {
 			return Config{}, base.Errorf("open", target, base.ErrInvalid, "%s=%s: %w", key, value, err)
 		}
 	}
@@ -178,13 +184,46 @@ func ParseTarget(target string) (Config, error) {
 	return c, nil
 }
 
+const targetScheme = "sim:"
+
+// splitTarget separates the settings of a target.
+func splitTarget(text string) []string {
+	if text == "" {
+		return nil
+	}
+	const comma = "\x00" // no path holds it
+	parts := strings.Split(strings.ReplaceAll(text, ",,", comma), ",")
+	for i := range parts {
+		parts[i] = strings.ReplaceAll(parts[i], comma, ",")
+	}
+	return parts
+}
+
+// TargetWithPath is target with another path behind it, for a target that has one.
+func TargetWithPath(target, path string) string {
+	text, _ := strings.CutPrefix(target, targetScheme)
+	parts := splitTarget(text)
+	for i := range parts {
+		if strings.HasPrefix(parts[i], "path=") {
+			parts[i] = "path=" + path
+		}
+		parts[i] = strings.ReplaceAll(parts[i], ",", ",,")
+	}
+	return targetScheme + strings.Join(parts, ",")
+}
+
 // set applies one setting of a target.
-func (c *Config) set(key, value string, size int64) error {
+func (c *Config) set(key, value string) error {
 	ns := &c.Namespaces[0]
 	switch key {
 	case "size":
 		return nil
+	case "lba":
+		return choose(value, map[string]func(){"512": func() { ns.BlockShift = 9 }, "4096": func() { ns.BlockShift = 12 }})
 	case "path":
+		if value == "" {
+			return fmt.Errorf("no name of a file")
+		}
 		c.Path = value
 		return nil
 	case "service":
@@ -197,7 +236,6 @@ func (c *Config) set(key, value string, size int64) error {
 		lo, hi uint64
 		set    func(v uint64)
 	}{
-		"lba":     {512, 4096, func(v uint64) { ns.BlockShift = map[uint64]uint8{512: 9, 4096: 12}[v] }},
 		"seed":    {0, 1<<64 - 1, func(v uint64) { c.Seed = v }},
 		"mqes":    {2, 65536, func(v uint64) { c.CAP.MQES = uint16(v - 1) }},
 		"mdts":    {0, 20, func(v uint64) { c.Identify.MDTS = uint8(v) }},
@@ -214,7 +252,7 @@ func (c *Config) set(key, value string, size int64) error {
 		return fmt.Errorf("unknown setting")
 	}
 	v, err := strconv.ParseUint(value, 10, 64)
-	if err != nil || v < n.lo || v > n.hi || key == "lba" && v != 512 && v != 4096 {
+	if err != nil || v < n.lo || v > n.hi {
 		return fmt.Errorf("not a number from %d to %d", n.lo, n.hi)
 	}
 	n.set(v)
@@ -224,7 +262,7 @@ func (c *Config) set(key, value string, size int64) error {
 func choose(value string, among map[string]func()) error {
 	f, ok := among[value]
 	if !ok {
-		return fmt.Errorf("unknown value")
+		return fmt.Errorf("it is none of %s", strings.Join(slices.Sorted(maps.Keys(among)), ", "))
 	}
 	f()
 	return nil

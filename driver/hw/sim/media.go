@@ -46,16 +46,23 @@ type discard struct {
 	blocks []bool
 }
 
-// open makes the media of a namespace, in memory or in a file.
+// openMedia makes the media of a namespace, in memory or in a file.
 func openMedia(ns Namespace, path string, cached bool) (*media, error) {
 	m := &media{ns: ns, bytes: ns.Blocks << ns.BlockShift, cached: cached, dirty: map[uint64]*dirtyUnit{}}
 	if path == "" {
 		m.chunks = map[uint64]*[chunk]byte{}
 		return m, nil
 	}
-	f, err := unix.Open(path, unix.ReadWrite, 0)
-	if errors.Is(err, unix.ENOENT) {
+	mode := unix.ReadWrite
+	if ns.ReadOnly {
+		mode = unix.ReadOnly
+	}
+	f, err := unix.Open(path, mode, 0)
+	if errors.Is(err, unix.ENOENT) && !ns.ReadOnly && ns.Blocks != 0 {
 		f, err = unix.Open(path, unix.ReadWrite|unix.CreateNew, 0o600)
+	}
+	if errors.Is(err, unix.ENOENT) {
+		return nil, base.Errorf("open", path, base.ErrNotFound, "%w", err)
 	}
 	if err != nil {
 		return nil, base.Wrap("open", path, err)
@@ -67,20 +74,40 @@ func openMedia(ns Namespace, path string, cached bool) (*media, error) {
 	return m, nil
 }
 
-// adopt locks the file, so that it has one owner (I5), and makes a new one as
-// large as the namespace. A smaller one has lost something.
+// adopt locks the file, so that it has one owner or readers only (I5; all its
+// accesses are synchronous, so that nothing lands after the lock is free), and makes
+// a new one as large as the namespace. A smaller one has lost something.
 func (m *media) adopt(f *unix.FD) error {
-	if err := unix.TryFlock(f, unix.LockExclusive); err != nil {
-		if errors.Is(err, unix.EAGAIN) {
-			return base.Errorf("open", f.Path(), base.ErrLocked, "%w", err)
-		}
-		return base.Wrap("lock", f.Path(), err)
+	how := unix.LockExclusive
+	if m.ns.ReadOnly {
+		how = unix.LockShared
 	}
 	st, err := unix.FStat(f)
 	switch {
 	case err != nil:
 		return base.Wrap("open", f.Path(), err)
-	case st.Size == 0:
+	case st.Kind != unix.KindRegular:
+		return base.Errorf("open", f.Path(), base.ErrInvalid, "a model needs a regular file, this is a %s", st.Kind)
+	}
+	if err := unix.TryFlock(f, how); err != nil {
+		if errors.Is(err, unix.EAGAIN) {
+			return base.WithHint(base.Errorf("open", f.Path(), base.ErrLocked, "another process has it open"), "end that process first")
+		}
+		return base.Wrap("lock", f.Path(), err)
+	}
+	if st, err = unix.FStat(f); err != nil { // the former owner may have changed it
+		return base.Wrap("open", f.Path(), err)
+	}
+	if m.ns.Blocks == 0 {
+		m.ns.Blocks = uint64(st.Size) >> m.ns.BlockShift
+		m.bytes = m.ns.Blocks << m.ns.BlockShift
+	}
+	switch {
+	case m.bytes == 0:
+		return base.Errorf("open", f.Path(), base.ErrInvalid, "it has no block")
+	case m.bytes > maxBytes:
+		return base.Errorf("open", f.Path(), base.ErrInvalid, "it has %d bytes, the limit is %d", m.bytes, uint64(maxBytes))
+	case st.Size == 0 && !m.ns.ReadOnly:
 		return base.Wrap("resize", f.Path(), unix.Truncate(f, int64(m.bytes)))
 	case st.Size < int64(m.bytes):
 		return base.Errorf("open", f.Path(), base.ErrMismatch, "it has %d bytes, the namespace %d", st.Size, m.bytes)

@@ -146,6 +146,41 @@ func TestPathIsKept(t *testing.T) {
 	if _, err := sim.Open(cfg); !errors.Is(err, base.ErrMismatch) {
 		t.Errorf("file smaller than the namespace: %v", err)
 	}
+	cfg.Namespaces[0].Blocks = 0 // the file says it
+	cfg.Namespaces[0].ReadOnly = true
+	for range 2 {
+		s, err := sim.Open(cfg)
+		if err != nil {
+			t.Fatalf("two readers: %v", err)
+		}
+		defer s.Close()
+		t.Run("", func(t *testing.T) {
+			h := up(t, s)
+			h.queues(1)
+			p := h.queue(1, 8, false)
+			mem := h.alloc(4096)
+			segs := []hw.Seg{{Addr: mem.Addr, Len: 4096}}
+			if st := h.rw(p, false, false, 255, 1, segs); st != 0 || string(mem.Bytes[:4]) != "kept" {
+				t.Errorf("the last block: %v %q", st, mem.Bytes[:4])
+			}
+			if st := h.rw(p, false, false, 256, 1, segs); st&^nvme.StatusDNR != nvme.StatusLBARange {
+				t.Errorf("behind it: %v", st)
+			}
+		})
+	}
+	for _, readOnly := range []bool{false, true} {
+		for _, blocks := range []uint64{0, 1} {
+			cfg.Path = filepath.Join(t.TempDir(), "missing")
+			cfg.Namespaces[0].ReadOnly, cfg.Namespaces[0].Blocks = readOnly, blocks
+			s, err := sim.Open(cfg)
+			if made := !readOnly && blocks > 0; (err == nil) != made || err != nil && !errors.Is(err, base.ErrNotFound) {
+				t.Errorf("missing file, read only %v, %d blocks: %v", readOnly, blocks, err)
+			}
+			if err == nil {
+				s.Close()
+			}
+		}
+	}
 }
 
 func TestConfigRefused(t *testing.T) {
@@ -178,11 +213,17 @@ func TestParseTarget(t *testing.T) {
 		c.Vectors != 0 || c.Service != sim.ServiceFixed || c.Real || c.Path != "/x" {
 		t.Errorf("%+v, %v", c, err)
 	}
+	if c, err := sim.ParseTarget("sim:path=/a,,b"); err != nil || c.Path != "/a,b" || c.Namespaces[0].Blocks != 0 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if got := sim.TargetWithPath("sim:mdts=1,path=x,lba=512", "/a,b"); got != "sim:mdts=1,path=/a,,b,lba=512" {
+		t.Error(got)
+	}
 	if c, err := sim.ParseTarget("sim:"); err != nil || c.Namespaces[0].Blocks != 1<<18 || !c.Real {
 		t.Errorf("%v", err)
 	}
 	for _, bad := range []string{"file:/x", "sim:size", "sim:size=1X", "sim:lba=1024", "sim:mqes=1", "sim:mqes=65537", "sim:wrong=1",
-		"sim:seed=1,seed=2", "sim:service=slow", "sim:size=0", "sim:vwc=2"} {
+		"sim:seed=1,seed=2", "sim:service=slow", "sim:size=0", "sim:vwc=2", "sim:path=", "sim:seed=1,,vwc=1"} {
 		if _, err := sim.ParseTarget(bad); !errors.Is(err, base.ErrInvalid) || !strings.Contains(err.Error(), "sim") {
 			t.Errorf("%s: %v", bad, err)
 		}
