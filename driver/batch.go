@@ -117,9 +117,22 @@ func (b *Batch) Abandon() { b.active.Store(false) }
 // End gives entry i its one terminal answer (I7). Called by implementations,
 // exactly once an entry, after its memory was released.
 func (b *Batch) End(i int, done int64, err error) {
+	b.Answer(i, done, err)
+	b.EndN(1)
+}
+
+// Answer is the first half of End: it writes the answer of entry i. EndN, the
+// second half, publishes it, for many entries at once.
+func (b *Batch) Answer(i int, done int64, err error) {
 	r := &b.Reqs[i]
 	r.Done, r.Err = done, err
-	switch left := b.left.Add(-1); {
+}
+
+// EndN publishes n answers. With the last of the batch, of which it tells, the
+// batch is the waiter's again.
+func (b *Batch) EndN(n int) (last bool) {
+	left := b.left.Add(-int64(n))
+	switch {
 	case left == 0:
 		select {
 		case b.done <- struct{}{}:
@@ -128,6 +141,7 @@ func (b *Batch) End(i int, done int64, err error) {
 	case left < 0:
 		panic("driver: a request was answered twice")
 	}
+	return left == 0
 }
 
 // Ended reports whether every entry has its answer.

@@ -16,7 +16,7 @@ func CheckRequest(in *Info, r *Request) error {
 	if r.Off < 0 || r.Len < 0 {
 		return base.Errorf(r.Op.String(), in.Target, base.ErrInvalid, "negative offset %d or length %d", r.Off, r.Len)
 	}
-	if r.Off%in.BlockSize != 0 || r.Len%in.BlockSize != 0 {
+	if !base.IsAligned(r.Off|r.Len, in.BlockSize) {
 		return base.Errorf(r.Op.String(), in.Target, base.ErrMisaligned,
 			"offset %d and length %d must be multiples of %d", r.Off, r.Len, in.BlockSize)
 	}
@@ -45,7 +45,7 @@ func checkSegs(in *Info, r *Request) error {
 			return base.Errorf(r.Op.String(), in.Target, base.ErrOutOfRange,
 				"segment %d (offset %d, length %d) is outside its region", i, s.Off, s.Len)
 		}
-		if s.Off%in.MemAlign != 0 || s.Len%in.MemAlign != 0 {
+		if !base.IsAligned(s.Off|s.Len, in.MemAlign) {
 			return base.Errorf(r.Op.String(), in.Target, base.ErrMisaligned,
 				"segment %d (offset %d, length %d) must be a multiple of %d", i, s.Off, s.Len, in.MemAlign)
 		}

@@ -41,8 +41,8 @@ type Info struct {
 	Serial    string // "" if the device has none
 
 	Capacity    int64 // bytes, a multiple of BlockSize
-	BlockSize   int64 // LBA size, bytes; offsets and lengths are multiples of it
-	MemAlign    int64 // alignment that segment addresses and lengths need, bytes
+	BlockSize   int64 // LBA size, bytes, a power of two; offsets and lengths are multiples of it
+	MemAlign    int64 // alignment that segment addresses and lengths need, bytes, a power of two
 	MaxTransfer int64 // largest single command, bytes; larger requests are cut inside
 
 	VolatileCache bool // completed writes need a Flush to survive a power cut

@@ -100,6 +100,60 @@ func TestI03RegionLife(t *testing.T) {
 	panics(t, "released too often", r.Release)
 }
 
+// TestI03HoldMany: several holds in one step count one by one, and cannot be given
+// back more often.
+func TestI03HoldMany(t *testing.T) {
+	r, err := driver.AllocRegion(4096, "driver test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.HoldN(r.Generation(), 5); err != nil || r.InFlight() != 5 {
+		t.Fatalf("%v, %d in flight", err, r.InFlight())
+	}
+	if err := r.HoldN(r.Generation()+1, 3); !errors.Is(err, base.ErrClosed) || r.InFlight() != 5 {
+		t.Errorf("%v, %d in flight", err, r.InFlight())
+	}
+	r.ReleaseN(3)
+	if err := r.Close(); !errors.Is(err, base.ErrBusy) {
+		t.Errorf("%v with two held", err)
+	}
+	r.ReleaseN(2)
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+	panics(t, "three of none released", func() { r.ReleaseN(3) })
+}
+
+// TestHandles: each device finds its own handle, without a lock, and the region's
+// end takes all of them.
+func TestHandles(t *testing.T) {
+	r := driver.NewRegion(make([]byte, 4096))
+	type fake struct {
+		driver.Device
+		n int
+	}
+	devices := []*fake{{n: 0}, {n: 1}, {n: 2}}
+	closed := 0
+	for i, d := range devices {
+		r.SetHandle(d, i)
+		r.SetHandle(d, func() { closed++ })
+		if i == 1 {
+			r.SetHandle(d, nil)
+		}
+	}
+	for i, d := range devices {
+		if _, ok := r.Handle(d).(func()); ok != (i != 1) {
+			t.Errorf("device %d: %v", i, r.Handle(d))
+		}
+	}
+	if err := r.Close(); err != nil || closed != 2 {
+		t.Errorf("%v, %d handles were told", err, closed)
+	}
+	if h := r.Handle(devices[0]); h != nil {
+		t.Errorf("%v after the close", h)
+	}
+}
+
 // One closer wins, the memory is freed once, and no hold slips in.
 func TestI03ConcurrentClose(t *testing.T) {
 	for range 200 {

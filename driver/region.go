@@ -25,8 +25,16 @@ type Region struct {
 	// Generation 0 is a closed region.
 	hold atomic.Uint64
 
+	// attached is what each device keeps for this region. A list is never changed
+	// in place, so that devices look it up without a lock; mu is for its changes.
+	attached atomic.Pointer[[]attachment]
 	mu       sync.Mutex
-	attached map[Device]any // what each device keeps for this region
+}
+
+// attachment is what one device keeps.
+type attachment struct {
+	d      Device
+	handle any
 }
 
 var regionIDs atomic.Uint64
@@ -97,22 +105,28 @@ func (r *Region) InFlight() int64 { return int64(uint32(r.hold.Load())) }
 // Hold marks one more request of generation gen in flight. It fails when the
 // region was closed or renewed since. Devices call it at submission, once a
 // segment, and Release when the segment's commands ended.
-func (r *Region) Hold(gen uint32) error {
+func (r *Region) Hold(gen uint32) error { return r.HoldN(gen, 1) }
+
+// HoldN is Hold n times: for segments of one region in a row.
+func (r *Region) HoldN(gen uint32, n uint32) error {
 	for {
 		v := r.hold.Load()
 		if uint32(v>>32) != gen || gen == 0 {
 			return base.Errorf("use", r.String(), base.ErrClosed,
 				"generation %d is over, the region is at %d (0 is closed)", gen, uint32(v>>32))
 		}
-		if r.hold.CompareAndSwap(v, v+1) {
+		if r.hold.CompareAndSwap(v, v+uint64(n)) {
 			return nil
 		}
 	}
 }
 
 // Release ends one Hold.
-func (r *Region) Release() {
-	if v := r.hold.Add(^uint64(0)); uint32(v) == ^uint32(0) {
+func (r *Region) Release() { r.ReleaseN(1) }
+
+// ReleaseN ends n of them.
+func (r *Region) ReleaseN(n uint32) {
+	if v := r.hold.Add(-uint64(n)); uint32(v) > -n-1 {
 		panic("driver: region released more often than held")
 	}
 }
@@ -164,20 +178,32 @@ func (r *Region) Close() error {
 	if first, err := r.shut(); !first {
 		return err
 	}
-	r.mu.Lock()
-	devices := r.attached
-	r.attached = nil
-	r.mu.Unlock()
-	for d, handle := range devices {
-		if f, ok := handle.(func()); ok {
+	for _, a := range r.forget() {
+		if f, ok := a.handle.(func()); ok {
 			f()
 			continue
 		}
-		_ = d.Detach(r) // nothing is in flight, so there is nothing to refuse
+		_ = a.d.Detach(r) // nothing is in flight, so there is nothing to refuse
 	}
 	if r.own != nil {
 		r.own.Free()
 		r.own = nil
+	}
+	return nil
+}
+
+// forget takes the handles of all devices.
+func (r *Region) forget() []attachment {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list := r.attachments()
+	r.attached.Store(nil)
+	return list
+}
+
+func (r *Region) attachments() []attachment {
+	if p := r.attached.Load(); p != nil {
+		return *p
 	}
 	return nil
 }
@@ -187,21 +213,27 @@ func (r *Region) Close() error {
 func (r *Region) SetHandle(d Device, handle any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if handle == nil {
-		delete(r.attached, d)
-		return
+	var list []attachment
+	for _, a := range r.attachments() {
+		if a.d != d {
+			list = append(list, a)
+		}
 	}
-	if r.attached == nil {
-		r.attached = make(map[Device]any)
+	if handle != nil {
+		list = append(list, attachment{d, handle})
 	}
-	r.attached[d] = handle
+	r.attached.Store(&list)
 }
 
-// Handle is what device d stored with SetHandle, or nil.
+// Handle is what device d stored with SetHandle, or nil. It takes no lock.
 func (r *Region) Handle(d Device) any {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.attached[d]
+	list := r.attachments()
+	for i := range list {
+		if list[i].d == d {
+			return list[i].handle
+		}
+	}
+	return nil
 }
 
 // String names the region for messages.
