@@ -12,7 +12,7 @@ RACEPKGS  = ./internal/... ./alloc/... ./driver/... ./meta/... ./store/...
 # The size of the demo's workload; make demo DEMO_SIZE=256MiB for a small disk.
 DEMO_SIZE ?= 1GiB
 
-.PHONY: build ugdsctl demo test crash race fuzz bench lint soak
+.PHONY: build ugdsctl demo test crash race fuzz bench lint soak lab lab-full
 
 ## build: programs into bin/, and everything once more for arm64
 build: ugdsctl
@@ -56,6 +56,7 @@ fuzz:
 lint:
 	$(GO) vet ./...
 	$(GO) vet -tags ugds_mutants ./...
+	$(GO) vet -tags 'nogpu ugds_lab' ./driver/... ./tools/lab/...
 	GOARCH=arm64 $(GO) vet ./...
 	$(GO) tool staticcheck ./...
 	$(GO) test -count=1 ./tools/lint
@@ -63,6 +64,14 @@ lint:
 ## bench: the promises on speed, each contestant in ten processes, and a page with plots
 bench: ugdsctl
 	bin/ugdsctl bench --suite gates --rounds 10 --html bench.html
+
+## lab: the drivers on QEMU's controllers, a real kernel and a real IOMMU
+lab:
+	$(GO) run ./tools/lab
+
+## lab-full: the same, and what takes minutes
+lab-full:
+	$(GO) run ./tools/lab -full
 
 ## soak: the long forms, for a night; each run has seeds of its own
 soak:

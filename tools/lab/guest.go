@@ -1,0 +1,140 @@
+package main
+
+import (
+	"debug/elf"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// Marks in what the guest writes. Each stands at the beginning of a line.
+const (
+	markInit  = "LAB INIT "  // userland has begun
+	markSuite = "LAB SUITE " // a suite begins
+	markEnd   = "LAB END "   // a suite has ended: its name and exit status
+	markLog   = "LAB DMESG"  // the kernel's log follows, up to the next mark
+	markDone  = "LAB DONE"
+)
+
+// initScript starts the guest. Output of the tests goes to the second serial line,
+// so that nothing of the kernel lands in the middle of it.
+const initScript = `#!/bin/busybox sh
+/bin/busybox --install -s /bin
+export PATH=/bin HOME=/ TMPDIR=/tmp UGDS_NO_SKIP=1
+mount -t proc proc /proc; mount -t sysfs sysfs /sys; mount -t devtmpfs dev /dev
+mount -t tmpfs tmp /tmp; mount -t debugfs debug /sys/kernel/debug 2>/dev/null
+for l in 1 2; do stty -F /dev/ttyS$l raw -echo 115200; done
+exec >/dev/ttyS1 2>&1
+echo "LAB INIT kernel $(uname -r)"
+for m in $(cat /mods/order); do insmod /$m || echo "insmod $m failed"; done
+echo 8 >/proc/sys/kernel/printk_ratelimit_burst
+echo 32 >/proc/sys/vm/nr_hugepages
+sh /suites
+echo "LAB DMESG"
+dmesg
+echo "LAB DONE"
+sync
+poweroff -f
+`
+
+// builder makes the RAM disks of the guests.
+type builder struct {
+	root   string // of the module
+	cache  string
+	tmp    string
+	kernel *kernel
+	mods   moduleIndex
+	built  map[string]string // test binary by package
+}
+
+// tags of the test binaries: no loader in the guest, and the tests that need it.
+const tags = "nogpu ugds_lab"
+
+// testBinary builds the tests of a package, once.
+func (b *builder) testBinary(pkg string) (string, error) {
+	if file := b.built[pkg]; file != "" {
+		return file, nil
+	}
+	file := filepath.Join(b.tmp, strings.ReplaceAll(pkg, "/", "-")+".test")
+	cmd := exec.Command("go", "test", "-c", "-tags", tags, "-ldflags=-s -w", "-o", file, "./"+pkg)
+	cmd.Dir = b.root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build tests of %s: %w\n%s", pkg, err, out)
+	}
+	if err := static(file); err != nil {
+		return "", err
+	}
+	b.built[pkg] = file
+	return file, nil
+}
+
+// static refuses programs that need a loader, which the guest lacks.
+func static(file string) error {
+	f, err := elf.Open(file)
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP {
+			return fmt.Errorf("%s is not static", file)
+		}
+	}
+	return nil
+}
+
+// initrd writes the RAM disk of a shape.
+func (b *builder) initrd(s *shape, file string) error {
+	t := tree{"init": {[]byte(initScript), true}}
+	busybox, err := exec.LookPath("busybox")
+	if err == nil {
+		err = static(busybox)
+	}
+	if err == nil {
+		err = t.copyIn("bin/busybox", busybox)
+	}
+	if err != nil {
+		return fmt.Errorf("busybox (package busybox-static): %w", err)
+	}
+	var order []string
+	for _, m := range s.modules {
+		if err := b.mods.add(t, &order, m); err != nil {
+			return err
+		}
+	}
+	t["mods/order"] = treeFile{data: []byte(strings.Join(order, "\n") + "\n")}
+	var script strings.Builder
+	for _, u := range s.suites {
+		bin, err := b.testBinary(u.pkg)
+		if err != nil {
+			return err
+		}
+		name := "tests/" + filepath.Base(bin)
+		if err := t.copyIn(name, bin); err != nil {
+			return err
+		}
+		fmt.Fprintf(&script, "echo '%s%s'\n/%s -test.v -test.timeout %s %s\necho; echo \"%s%s $?\"\n", markSuite, u.name,
+			name, suiteLimit, shellWords(u.args), markEnd, u.name)
+	}
+	t["suites"] = treeFile{data: []byte(script.String())}
+	out, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	if err := t.writeCPIO(out); err != nil {
+		_ = out.Close()
+		return err
+	}
+	return out.Close()
+}
+
+func shellWords(words []string) string {
+	var out []string
+	for _, w := range words {
+		out = append(out, "'"+strings.ReplaceAll(w, "'", `'\''`)+"'")
+	}
+	return strings.Join(out, " ")
+}

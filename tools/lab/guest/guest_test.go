@@ -1,0 +1,79 @@
+//go:build ugds_lab
+
+package guest
+
+import (
+	"bufio"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ugds-store/ugds/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// devicesOf lists the PCI addresses of all functions of a class, such as "010802".
+func devicesOf(t testing.TB, class string) (out []string) {
+	t.Helper()
+	dirs, _ := filepath.Glob("/sys/bus/pci/devices/*")
+	for _, d := range dirs {
+		if text, err := os.ReadFile(d + "/class"); err == nil && strings.TrimSpace(string(text)) == "0x"+class {
+			out = append(out, filepath.Base(d))
+		}
+	}
+	return out
+}
+
+const classNVMe = "010802"
+
+// qmp asks the machine outside for something, and gives what it returned.
+func qmp(t testing.TB, execute string, arguments map[string]any) json.RawMessage {
+	t.Helper()
+	f, err := os.OpenFile("/dev/ttyS2", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if arguments == nil {
+		arguments = map[string]any{}
+	}
+	line, err := json.Marshal(map[string]any{"execute": execute, "arguments": arguments})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Write(append(line, '\n')); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := bufio.NewReader(f).ReadBytes('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	var a struct {
+		Return json.RawMessage
+		Error  *struct{ Desc string }
+	}
+	if err := json.Unmarshal(answer, &a); err != nil {
+		t.Fatalf("%q: %v", answer, err)
+	}
+	if a.Error != nil {
+		t.Fatalf("%s: %s", execute, a.Error.Desc)
+	}
+	return a.Return
+}
+
+// TestMachine: the guest is what the shape says, and the wire to the outside works.
+func TestMachine(t *testing.T) {
+	for _, d := range devicesOf(t, classNVMe) {
+		t.Log("NVMe controller", d)
+	}
+	if len(devicesOf(t, classNVMe)) == 0 {
+		t.Error("no NVMe controller")
+	}
+	var status struct{ Running bool }
+	if err := json.Unmarshal(qmp(t, "query-status", nil), &status); err != nil || !status.Running {
+		t.Errorf("%+v, %v", status, err)
+	}
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+)
+
+// Limits of a boot. The machine may be shared with others, so they are generous:
+// they are there to end what hangs.
+const (
+	initLimit  = 90 * time.Second // until userland
+	suiteLimit = "8m"             // of one suite, in the guest
+	bootLimit  = 15 * time.Minute // of a whole boot
+	quietLimit = 4 * time.Minute  // without a new line from the guest
+	pollEvery  = 100 * time.Millisecond
+)
+
+// boot is one run of a machine.
+type boot struct {
+	shape   *shape
+	kernel  *kernel
+	dir     string // logs, images, sockets
+	accel   string
+	cmd     *exec.Cmd
+	ended   chan error
+	control *control
+}
+
+func (b *boot) path(name string) string { return filepath.Join(b.dir, name) }
+
+// kvmFails is a file in the cache that says that KVM was tried here in vain: where
+// it is itself emulated, the try costs more than a whole boot.
+const kvmFails = "kvm-fails"
+
+// accelerator is KVM where there is one, and QEMU's own translator elsewhere.
+func accelerator(cache string) string {
+	if _, err := os.Stat(filepath.Join(cache, kvmFails)); err == nil {
+		return "tcg"
+	}
+	if f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0); err == nil {
+		_ = f.Close()
+		return "kvm"
+	}
+	return "tcg"
+}
+
+// cpus is the processor by accelerator. QEMU 7.2 translates cmpxchg16b wrongly now
+// and then, which kills kernels that use it; and where KVM itself runs in a
+// machine, the host may refuse the register that arch-capabilities stands for.
+var cpus = map[string]string{"tcg": "max,-cx16", "kvm": "max,-arch-capabilities"}
+
+// start runs QEMU. Its exit status says nothing: a guest that panics ends it well.
+func (b *boot) start() error {
+	accel := map[string]string{"kvm": "kvm", "tcg": "tcg,thread=multi"}[b.accel]
+	args := []string{"-M", "q35,kernel-irqchip=split", "-accel", accel,
+		"-cpu", cpus[b.accel],
+		"-smp", "2", "-m", "768M", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+		"-kernel", b.kernel.Image, "-initrd", b.path("initrd"), "-append", b.shape.cmdline(),
+		"-serial", "file:" + b.path("console.log"), "-serial", "file:" + b.path("tests.log"),
+		"-chardev", "socket,id=ctl,path=" + b.path("ctl.sock") + ",server=on,wait=off", "-serial", "chardev:ctl",
+		"-qmp", "unix:" + b.path("qmp.sock") + ",server=on,wait=off"}
+	b.cmd = exec.Command("qemu-system-x86_64", append(args, b.shape.args(b.dir)...)...)
+	errs, err := os.Create(b.path("qemu.log"))
+	if err != nil {
+		return err
+	}
+	defer errs.Close()
+	b.cmd.Stdout, b.cmd.Stderr = errs, errs
+	if err := b.cmd.Start(); err != nil {
+		return err
+	}
+	b.ended = make(chan error, 1)
+	go func() { b.ended <- b.cmd.Wait() }()
+	b.control = newControl(b.path("ctl.sock"), b.path("qmp.sock"))
+	return nil
+}
+
+// errNoInit means that userland never began: then, and only then, a boot is tried
+// again, since no test has run yet.
+var errNoInit = errors.New("the guest never reached userland")
+
+// wait ends when QEMU has, or when a limit passes.
+func (b *boot) wait() error {
+	defer b.control.close()
+	begin := time.Now()
+	heard, size := begin, int64(0)
+	for {
+		select {
+		case <-b.ended:
+			if !b.said("tests.log", markInit) {
+				return errNoInit
+			}
+			return nil
+		case <-time.After(pollEvery):
+		}
+		if info, err := os.Stat(b.path("tests.log")); err == nil && info.Size() != size {
+			heard, size = time.Now(), info.Size()
+		}
+		why := ""
+		switch {
+		case size == 0 && b.said("qemu.log", "KVM internal error"):
+			why = "KVM does not work here"
+		case size == 0 && time.Since(begin) > initLimit:
+			why = fmt.Sprintf("no userland after %v", initLimit)
+		case time.Since(begin) > bootLimit:
+			why = fmt.Sprintf("not done after %v", bootLimit)
+		case time.Since(heard) > quietLimit:
+			why = fmt.Sprintf("nothing heard for %v", quietLimit)
+		default:
+			continue
+		}
+		b.kill()
+		if !b.said("tests.log", markInit) {
+			return fmt.Errorf("%s: %w", why, errNoInit)
+		}
+		return errors.New(why)
+	}
+}
+
+// kill ends QEMU at once, as a power cut would.
+func (b *boot) kill() {
+	_ = b.cmd.Process.Kill()
+	b.ended <- <-b.ended
+}
+
+// said tells whether a log of the machine contains a text.
+func (b *boot) said(log, text string) bool {
+	data, err := os.ReadFile(b.path(log))
+	return err == nil && bytes.Contains(data, []byte(text))
+}
