@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 
 	"github.com/ugds-store/ugds/internal/base"
@@ -59,10 +60,12 @@ type Request struct {
 type Batch struct {
 	Reqs []Request
 
-	left   atomic.Int64
-	done   chan struct{} // holds one token once the last entry ended
-	active atomic.Bool
-	poller Poller
+	left     atomic.Int64
+	done     chan struct{} // holds one token once the last entry ended
+	active   atomic.Bool
+	poller   Poller
+	canceled atomic.Bool
+	cancelC  chan struct{} // closed by Cancel
 }
 
 // Poller makes progress on behalf of a waiter. Implementations of Device give
@@ -101,6 +104,10 @@ func (b *Batch) Start(p Poller) error {
 	}
 	if b.done == nil {
 		b.done = make(chan struct{}, 1)
+	}
+	if b.cancelC == nil || b.canceled.Load() {
+		b.cancelC = make(chan struct{})
+		b.canceled.Store(false)
 	}
 	for i := range b.Reqs {
 		b.Reqs[i].Done, b.Reqs[i].Err = 0, nil
@@ -142,6 +149,29 @@ func (b *Batch) EndN(n int) (last bool) {
 		panic("driver: a request was answered twice")
 	}
 	return left == 0
+}
+
+// Cancel gives up what was not yet sent to the device: entries that still wait for
+// room end with context.Canceled inside, or, of an entry that was cut, with the
+// bytes before the first command that was not sent. What was sent stays in flight
+// and ends as ever; a cancel takes nothing back from the device (I4). Wait must be
+// called as usual. Any goroutine may call it between a Submit that has begun and
+// the Wait that returns nil; at other times it does nothing.
+func (b *Batch) Cancel() {
+	if b.left.Load() > 0 && b.canceled.CompareAndSwap(false, true) {
+		close(b.cancelC)
+	}
+}
+
+// Canceled tells implementations that nothing more of the batch is to be sent.
+func (b *Batch) Canceled() bool { return b.canceled.Load() }
+
+// CancelC is closed by Cancel, for implementations that wait for room.
+func (b *Batch) CancelC() <-chan struct{} { return b.cancelC }
+
+// NotSent is the error of an entry that Cancel kept from the device.
+func (b *Batch) NotSent(op Op, target string) error {
+	return base.Wrap(op.String(), target, fmt.Errorf("not sent to the device: %w", context.Canceled))
 }
 
 // Ended reports whether every entry has its answer.

@@ -39,15 +39,16 @@ func checkSegs(in *Info, r *Request) error {
 			"%d segments, the limit is %d", len(r.Segs), MaxSegs)
 	}
 	var sum int64
+	piece := max(in.MemAlign, in.BlockSize)
 	for i := range r.Segs {
 		s := &r.Segs[i]
 		if s.Region == nil || !base.CheckRange(s.Off, s.Len, s.Region.Size()) {
 			return base.Errorf(r.Op.String(), in.Target, base.ErrOutOfRange,
 				"segment %d (offset %d, length %d) is outside its region", i, s.Off, s.Len)
 		}
-		if !base.IsAligned(s.Off|s.Len, in.MemAlign) {
+		if !base.IsAligned(s.Off, in.MemAlign) || !base.IsAligned(s.Len, piece) {
 			return base.Errorf(r.Op.String(), in.Target, base.ErrMisaligned,
-				"segment %d (offset %d, length %d) must be a multiple of %d", i, s.Off, s.Len, in.MemAlign)
+				"segment %d: offset %d must be a multiple of %d, length %d of %d", i, s.Off, in.MemAlign, s.Len, piece)
 		}
 		sum += s.Len // cannot wrap: at most MaxSegs regions that exist in memory
 		if sum > r.Len {

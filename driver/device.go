@@ -42,7 +42,7 @@ type Info struct {
 
 	Capacity    int64 // bytes, a multiple of BlockSize
 	BlockSize   int64 // LBA size, bytes, a power of two; offsets and lengths are multiples of it
-	MemAlign    int64 // alignment that segment addresses and lengths need, bytes, a power of two
+	MemAlign    int64 // alignment that segment addresses need, bytes, a power of two; lengths need that of blocks too
 	MaxTransfer int64 // largest single command, bytes; larger requests are cut inside
 
 	VolatileCache bool // completed writes need a Flush to survive a power cut
@@ -127,8 +127,10 @@ type Device interface {
 	// and b is free again; nil means that each request will end exactly once,
 	// and that Wait must be called until it returns nil. An entry that is
 	// invalid by itself ends with its own error and does not disturb the others.
-	// When the queue is full, Submit waits for room until ctx ends; entries that
-	// found none by then end with ErrTimeout. Entries of a batch have no order.
+	// When the queue is full, Submit waits for room until ctx ends, and goes on
+	// entry by entry as others end; entries that found none by then end with
+	// ErrTimeout, those that Batch.Cancel gave up with context.Canceled. Submitters
+	// that wait for room get it in turns. Entries of a batch have no order.
 	Submit(ctx context.Context, b *Batch) error
 
 	// State is the present state.

@@ -63,6 +63,46 @@ func TestAbandonedBatchIsFree(t *testing.T) {
 	}
 }
 
+// idle is a device's part of a batch that does nothing.
+type idle struct{}
+
+func (idle) PollBatch(ctx context.Context, b *driver.Batch) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestCancel: only a batch that is in flight can be canceled, once, and its next
+// use knows nothing of it.
+func TestCancel(t *testing.T) {
+	b := driver.Batch{Reqs: make([]driver.Request, 2)}
+	for range 3 {
+		b.Cancel()
+		if err := b.Start(idle{}); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-b.CancelC():
+			t.Error("canceled from the start")
+		default:
+		}
+		b.End(0, 0, nil)
+		b.Cancel()
+		b.Cancel()
+		if !b.Canceled() {
+			t.Error("not canceled")
+		}
+		<-b.CancelC()
+		b.End(1, 0, b.NotSent(driver.OpRead, "file:x"))
+		if err := b.Wait(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if !errors.Is(b.Err(), context.Canceled) || b.Err().Error() != "read file:x: not sent to the device: context canceled" {
+			t.Errorf("%v", b.Err())
+		}
+		b.Cancel()
+	}
+}
+
 // TestI03RegionLife: holds keep a region open; generations refuse what is old.
 func TestI03RegionLife(t *testing.T) {
 	r, err := driver.AllocRegion(8192, "driver test")

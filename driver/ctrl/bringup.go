@@ -315,7 +315,6 @@ func (d *Device) createQueues(ctx context.Context) error {
 	if !d.opened {
 		d.limits()
 	}
-	size := min(uint32(d.opts.Depth)+1, d.cap.QueueEntries())
 	list := int64(1)
 	for n := nvme.PRPEntries(dwordTail, uint64(d.limit)<<d.geo.BlockShift, d.cc.PageShift()); list < max(16, 8*int64(n)); {
 		list *= 2
@@ -323,13 +322,15 @@ func (d *Device) createQueues(ctx context.Context) error {
 	list = min(list, 1<<d.cc.PageShift())
 	var queues []*queue
 	for id := uint16(1); id <= uint16(d.granted); id++ {
+		g := d.groupFor(uint32(id))
+		size := min(uint32(g.depth)+1, d.cap.QueueEntries())
 		q, err := newQueue(d, id, size, size-1, list)
 		if err != nil {
 			d.retire(queues)
 			return err
 		}
 		queues = append(queues, q)
-		if err = d.openVector(q); err != nil {
+		if err = d.openVector(q, g.mode); err != nil {
 			d.retire(queues)
 			return err
 		}
@@ -355,14 +356,14 @@ func (d *Device) createQueues(ctx context.Context) error {
 			return err
 		}
 	}
-	d.queues.Store(&queues)
+	d.share(queues)
 	return nil
 }
 
 // openVector gives a queue the interrupt vector with its own number; the admin
 // queue has vector 0. A queue for which the device has none is polled (B-06).
-func (d *Device) openVector(q *queue) error {
-	if d.opts.Mode == Polled {
+func (d *Device) openVector(q *queue, m Mode) error {
+	if m == Polled {
 		return nil
 	}
 	if n := d.hw.Vectors(); int(q.id) >= n {

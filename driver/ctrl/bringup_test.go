@@ -240,6 +240,9 @@ func TestOptions(t *testing.T) {
 		{func(o *ctrl.Options) { o.Command = ctrl.MaxCommand + 4096 }, false}, {func(o *ctrl.Options) { o.Command = 4097 }, false},
 		{func(o *ctrl.Options) { o.Deadline.Flush = -1 }, false}, {func(o *ctrl.Options) { o.Mode = ctrl.Hybrid }, true},
 		{func(o *ctrl.Options) { o.Mode = ctrl.Hybrid + 1 }, false}, {func(o *ctrl.Options) { o.Mode, o.Watch = ctrl.Interrupts, -1 }, false},
+		{func(o *ctrl.Options) { o.Batches = ctrl.Hybrid + 1 }, false}, {func(o *ctrl.Options) { o.Batches, o.Watch = ctrl.Hybrid, -1 }, false},
+		{func(o *ctrl.Options) { o.Latency = 1 }, true}, {func(o *ctrl.Options) { o.Latency = ctrl.MaxDepth }, true},
+		{func(o *ctrl.Options) { o.Latency = -1 }, false}, {func(o *ctrl.Options) { o.Latency = ctrl.MaxDepth + 1 }, false},
 		{func(o *ctrl.Options) { o.Spin = -1 }, false}, {func(o *ctrl.Options) { o.Watch = -1 }, true},
 	} {
 		var o ctrl.Options

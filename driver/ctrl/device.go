@@ -39,10 +39,12 @@ type Device struct {
 	aers         []*adminWait
 	phase        atomic.Value // string: the step of the bring-up
 
-	adminQ atomic.Pointer[queue]
-	queues atomic.Pointer[[]*queue]
-	zero   *hw.Buffer // a memory page of zeros
-	pool   sync.Pool  // of *request
+	adminQ  atomic.Pointer[queue]
+	queues  atomic.Pointer[[]*queue] // all of both groups
+	latency group
+	deep    group
+	zero    *hw.Buffer // a memory page of zeros
+	pool    sync.Pool  // of *request
 
 	state       atomic.Uint32 // driver.State
 	incarnation atomic.Uint64
@@ -64,7 +66,6 @@ type Device struct {
 
 	ctl      chan struct{} // holds a token while Reset or Close works
 	quit     chan struct{} // closed by Close
-	roomC    chan struct{} // holds a token when room may have come
 	work     sync.WaitGroup
 	reapers  sync.WaitGroup // goroutines that wait for interrupts
 	events   events
@@ -82,10 +83,12 @@ func Open(ctx context.Context, dev hw.Device, opts Options) (*Device, error) {
 		return nil, errors.Join(err, dev.Close())
 	}
 	d := &Device{hw: dev, opts: opts, regions: map[uint64]*attached{},
-		ctl: make(chan struct{}, 1), roomC: make(chan struct{}, 1), quit: make(chan struct{})}
+		ctl: make(chan struct{}, 1), quit: make(chan struct{})}
+	d.latency.d, d.latency.mode, d.latency.depth = d, opts.Mode, opts.Latency
+	d.deep.d, d.deep.mode, d.deep.depth = d, opts.Batches, opts.Depth
 	d.info.Target, d.info.Transport = dev.ID().Target, dev.ID().Transport
 	d.pool.New = func() any { return new(request) }
-	d.queues.Store(&[]*queue{})
+	d.share([]*queue{})
 	d.small.Store(-int64(smallMemory))
 	d.state.Store(uint32(driver.StateResetting)) // not ready: nothing isolates it
 	if err := d.bringUp(ctx); err != nil {
@@ -121,16 +124,22 @@ func (d *Device) describe() {
 	block := int64(1) << d.geo.BlockShift
 	i := &d.info
 	i.Engine = d.opts.Mode.String()
+	if d.opts.Batches != d.opts.Mode {
+		i.Engine += ", batches " + d.opts.Batches.String()
+	}
 	i.Model, i.Serial = d.id.Model(), d.id.Serial()
 	i.Capacity, i.BlockSize, i.MemAlign = int64(d.geo.Blocks)*block, block, block
 	i.MaxTransfer = int64(d.limit) * block
 	i.VolatileCache = d.id.VolatileCache()
 	i.Discard = d.id.ONCS.Get()&nvme.ONCSDSM != 0
 	i.WriteZeroes = d.id.ONCS.Get()&nvme.ONCSWriteZeroes != 0
-	size := min(uint32(d.opts.Depth)+1, d.cap.QueueEntries())
 	d.reason("NVMe %s controller, namespace %d, blocks of %d bytes", d.version, d.nsid, block)
-	d.reason("%d queue pairs of %d entries (asked for %d, CAP.MQES allows %d)",
-		d.granted, size, d.opts.Queues, d.cap.QueueEntries())
+	few, deep := *d.latency.queues.Load(), *d.deep.queues.Load()
+	d.reason("%d queue pairs for single requests, of %d entries, and %d for batches, of %d (asked for %d in all, CAP.MQES allows %d)",
+		len(few), few[0].size, len(deep), deep[0].size, d.opts.Queues, d.cap.QueueEntries())
+	if d.granted == 1 {
+		d.reason("the one queue pair serves single requests and batches")
+	}
 	mdts := "no limit"
 	if n := d.id.MaxTransfer(d.cap.MinPageShift()); n != 0 {
 		mdts = base.FormatBytes(int64(min(n, 1<<62)))

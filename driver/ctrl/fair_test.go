@@ -2,12 +2,14 @@ package ctrl_test
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/driver/ctrl"
 	"github.com/ugds-store/ugds/driver/hw/sim"
 	"github.com/ugds-store/ugds/driver/nvme"
@@ -29,7 +31,7 @@ func fair(t *testing.T, mdts uint8, o ctrl.Options) (*sim.Sim, *ctrl.Device) {
 // their times in the controller.
 func smallReads(t *testing.T, s *sim.Sim, d *ctrl.Device, n int) time.Duration {
 	var took []time.Duration
-	s.Trace(func(c *nvme.Command, begin, end time.Duration) {
+	s.Trace(func(_ uint16, c *nvme.Command, begin, end time.Duration) {
 		if c.OPC == nvme.OpRead && c.Blocks() == 1 {
 			took = append(took, end-begin)
 		}
@@ -88,4 +90,97 @@ func TestLargeRequestsAreFair(t *testing.T) {
 			t.Error("not fair")
 		}
 	}
+}
+
+// TestGroups: few small requests have queues of their own, flushes too; whatever
+// else comes goes to the queues for batches. One queue serves both.
+func TestGroups(t *testing.T) {
+	for _, queues := range []int{1, 2, 3, 8} {
+		s := model(t, sim.Default(64*base.MiB))
+		o := quiet
+		o.Queues = queues
+		d := opened(t, s, o)
+		used := map[uint16]bool{}
+		s.Trace(func(queue uint16, _ *nvme.Command, _, _ time.Duration) { used[queue] = true })
+		latency := uint16(max(queues/2, 1))
+		for name, x := range map[string]struct {
+			b     *driver.Batch
+			small bool
+		}{
+			"one": {reads(t, d, 1, 4096), true}, "some": {reads(t, d, 4, 64<<10), true},
+			"many": {reads(t, d, 5, 4096), false}, "large": {reads(t, d, 1, 68<<10), false},
+			"flush":  {&driver.Batch{Reqs: []driver.Request{{Op: driver.OpFlush}}}, true},
+			"zeroes": {&driver.Batch{Reqs: []driver.Request{{Op: driver.OpWriteZeroes, Len: 4096}}}, false},
+		} {
+			clear(used)
+			run(t, d, x.b)
+			for q := range used {
+				if small := q <= latency; queues > 1 && small != x.small {
+					t.Errorf("%d queues, %s: queue %d", queues, name, q)
+				}
+			}
+			if len(used) != 1 {
+				t.Errorf("%d queues, %s: used %v", queues, name, used)
+			}
+		}
+	}
+}
+
+// TestSubmittersTakeTurns: of two batches that are each larger than their queue,
+// both get their share of the device from the beginning, whoever polls.
+func TestSubmittersTakeTurns(t *testing.T) {
+	if !dma.OffHeap {
+		return // it counts the model's time only, and takes long
+	}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	s, d := fair(t, 5, ctrl.Options{Watch: -1, Queues: 2, Depth: 63})
+	const n = 120
+	first, second := reads(t, d, n, base.MiB), reads(t, d, n, base.MiB)
+	for i := range second.Reqs {
+		second.Reqs[i].Off += n * base.MiB
+	}
+	var done [2]int64 // blocks, until one batch has ended
+	s.Trace(func(_ uint16, c *nvme.Command, _, _ time.Duration) {
+		if max(done[0], done[1]) < n*256 {
+			done[c.SLBA()/(n*256)] += int64(c.Blocks())
+		}
+	})
+	defer s.Trace(nil)
+	var wg sync.WaitGroup
+	for _, b := range []*driver.Batch{first, second} {
+		wg.Go(func() { run(t, d, b) })
+	}
+	wg.Wait()
+	share := float64(min(done[0], done[1])) / n / 256
+	t.Logf("when one batch had ended, the other had %.0f %%", share*100)
+	if share < 0.75 {
+		t.Error("one batch had to wait for the other")
+	}
+}
+
+// TestCancelCutsOff: of one large request that was cut, a cancel keeps the commands
+// from the device that were not sent, and tells how far the others have come.
+func TestCancelCutsOff(t *testing.T) {
+	cfg := sim.Default(64 * base.MiB)
+	cfg.Real = true
+	s := model(t, cfg)
+	d := opened(t, s, ctrl.Options{Queues: 1, Depth: 8})
+	b := reads(t, d, 1, 4*base.MiB)
+	s.Hold(true)
+	var wg sync.WaitGroup
+	wg.Go(func() { submit(t, d, b) })
+	for d.Stats().Commands < 8 && !t.Failed() {
+		runtime.Gosched()
+	}
+	b.Cancel()
+	wg.Wait()
+	if b.Ended() || b.Reqs[0].Segs[0].Region.InFlight() == 0 {
+		t.Error("it has ended with commands in flight")
+	}
+	s.Hold(false)
+	wait(t, b)
+	if got := b.Reqs[0]; got.Done != 8*128<<10 || !errors.Is(got.Err, context.Canceled) || d.Stats().Commands != 8 {
+		t.Errorf("%d bytes, %v, %d commands", got.Done, got.Err, d.Stats().Commands)
+	}
+	run(t, d, b)
 }

@@ -25,29 +25,35 @@ const (
 // Mode is how completions are noticed.
 type Mode uint8
 
-// The modes.
+// The modes. 0 is the default.
 const (
 	// Polled: the waiter polls until its batch has ended.
-	Polled Mode = iota
+	Polled Mode = iota + 1
 	// Interrupts: the waiter sleeps, and an interrupt of the queue ends that.
 	Interrupts
-	// Hybrid: the waiter polls for Options.Spin, then sleeps.
+	// Hybrid: the waiter polls for up to Options.Spin, then sleeps; it sleeps at
+	// once when batches of that size have lately taken longer.
 	Hybrid
 )
 
 // String names the mode, as Info.Engine does.
-func (m Mode) String() string { return [...]string{"polled", "interrupts", "hybrid"}[m] }
+func (m Mode) String() string { return [...]string{"default", "polled", "interrupts", "hybrid"}[m] }
 
 // Options are the choices of Open. The zero value works.
 type Options struct {
-	NSID     uint32        // namespace; 0 takes the only active one
-	Force    bool          // take a namespace that another controller may share
-	Queues   int           // I/O queue pairs; 0 is one for each processor, at most 8
-	Depth    int           // commands in flight on a queue; 0 is 255
+	NSID  uint32 // namespace; 0 takes the only active one
+	Force bool   // take a namespace that another controller may share
+	// Queues is the number of I/O queue pairs; 0 is two for each processor, at most
+	// 16. Half of them are for single requests, the latency queues, the rest is for
+	// batches; one alone serves both.
+	Queues   int
+	Depth    int           // commands in flight on a queue for batches; 0 is 255
+	Latency  int           // commands in flight on a latency queue; 0 is 63
 	Command  int64         // largest command, bytes; 0 is MaxCommand
 	Bulk     int64         // payload of large requests in flight beside small ones, bytes; 0 is 640 KiB, negative no limit
 	Watch    time.Duration // how often the watcher looks; 0 is 20 ms, negative never
-	Mode     Mode          // queues without an interrupt vector of their own are polled
+	Mode     Mode          // 0 is Polled; queues without an interrupt vector of their own are polled
+	Batches  Mode          // of the queues for batches; 0 is Mode
 	Spin     time.Duration // of Hybrid; 0 is 150 µs
 	Deadline Deadlines
 }
@@ -62,8 +68,9 @@ type Deadlines struct {
 
 // Named defaults.
 const (
-	defaultQueues = 8
+	defaultQueues = 16
 	defaultDepth  = 255
+	defaultFew    = 63
 	defaultWatch  = 20 * time.Millisecond
 	defaultSpin   = 150 * time.Microsecond
 	adminDeadline = 10 * time.Second
@@ -100,8 +107,15 @@ func (o *Options) EnsureDefaults() {
 			*v = d
 		}
 	}
-	def(&o.Queues, min(runtime.GOMAXPROCS(0), defaultQueues))
+	def(&o.Queues, min(2*runtime.GOMAXPROCS(0), defaultQueues))
 	def(&o.Depth, defaultDepth)
+	def(&o.Latency, max(min(defaultFew, o.Depth), 1))
+	if o.Mode == 0 {
+		o.Mode = Polled
+	}
+	if o.Batches == 0 {
+		o.Batches = o.Mode
+	}
 	if o.Command == 0 {
 		o.Command = MaxCommand
 	}
@@ -126,12 +140,15 @@ func (o *Options) Validate() error {
 	}
 	want(o.Queues >= 1 && o.Queues <= MaxQueuePairs, "Queues %d is not 1 to %d", o.Queues, MaxQueuePairs)
 	want(o.Depth >= 1 && o.Depth <= MaxDepth, "Depth %d is not 1 to %d", o.Depth, MaxDepth)
+	want(o.Latency >= 1 && o.Latency <= MaxDepth, "Latency %d is not 1 to %d", o.Latency, MaxDepth)
 	want(o.Command >= MinCommand && o.Command <= MaxCommand && base.IsAligned(o.Command, MinCommand),
 		"Command %d is not a multiple of %d from %d to %d", o.Command, MinCommand, MinCommand, MaxCommand)
 	want(o.Bulk < 0 || o.Bulk >= bulkCommands*MinCommand, "Bulk %d is not negative or at least %d",
 		o.Bulk, bulkCommands*MinCommand)
 	want(o.Mode <= Hybrid, "Mode %d is not 0 to %d", o.Mode, Hybrid)
-	want(o.Mode == Polled || o.Watch > 0, "Watch %v: without polling only the watcher sees deadlines", o.Watch)
+	want(o.Batches <= Hybrid, "Batches %d is not 0 to %d", o.Batches, Hybrid)
+	want(o.Mode == Polled && o.Batches == Polled || o.Watch > 0,
+		"Watch %v: without polling only the watcher sees deadlines", o.Watch)
 	want(o.Spin > 0, "Spin %v is not positive", o.Spin)
 	for name, d := range map[string]time.Duration{"ReadWrite": o.Deadline.ReadWrite, "Flush": o.Deadline.Flush,
 		"Discard": o.Deadline.Discard, "Admin": o.Deadline.Admin} {

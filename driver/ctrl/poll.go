@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/ugds-store/ugds/driver"
-	"github.com/ugds-store/ugds/driver/hw"
 	"github.com/ugds-store/ugds/driver/nvme"
 	"github.com/ugds-store/ugds/internal/base"
 )
@@ -26,79 +25,14 @@ func (q *queue) serve() {
 	}
 }
 
-// signalRoom wakes a submitter that waits for room without polling.
+// signalRoom wakes submitters that wait for room without polling.
 func (d *Device) signalRoom() {
-	select {
-	case d.roomC <- struct{}{}:
-	default:
-	}
+	d.latency.line.signal()
+	d.deep.line.signal()
 }
 
-// asleep tells whether waiters may sleep: every queue has its interrupts.
-func (d *Device) asleep() bool {
-	if d.opts.Mode == Polled {
-		return false
-	}
-	for _, q := range *d.queues.Load() {
-		if q.vec == nil {
-			return false
-		}
-	}
-	return true
-}
-
-// PollBatch implements driver.Poller.
-func (d *Device) PollBatch(ctx context.Context, b *driver.Batch) error {
-	if d.asleep() {
-		if d.opts.Mode == Hybrid {
-			for end := d.hw.Now() + d.opts.Spin; !b.Ended() && d.hw.Now() < end; {
-				d.pollOnce()
-			}
-		}
-		return driver.WaitDone{}.PollBatch(ctx, b)
-	}
-	done := ctx.Done()
-	for empty := 0; !b.Ended(); {
-		if d.pollOnce() > 0 {
-			empty = 0
-			continue
-		}
-		if d.State() != driver.StateReady && !b.Ended() {
-			return driver.WaitDone{}.PollBatch(ctx, b) // the stop ends it
-		}
-		select {
-		case <-done:
-			return ctx.Err()
-		default:
-		}
-		if empty++; empty%checkEvery == 0 {
-			d.checkAlive()
-		}
-	}
-	return nil
-}
-
-// pollOnce reaps every queue once; without a completion it judges deadlines and
-// pauses. It tells how many commands ended.
-func (d *Device) pollOnce() (n int) {
-	now := d.hw.Now()
-	queues := *d.queues.Load()
-	due := hw.Forever
-	for _, q := range queues {
-		if !q.mu.TryLock() {
-			due = now // someone else is at it, and may reap or submit
-			continue
-		}
-		n += q.reap()
-		q.judge(now)
-		due = min(due, time.Duration(q.due.Load()))
-		q.mu.Unlock()
-	}
-	if n == 0 {
-		d.hw.Pause(due)
-	}
-	return n
-}
+// pollOnce reaps every queue.
+func (d *Device) pollOnce() { d.pollQueues(*d.queues.Load()) }
 
 // checkAlive isolates a controller that has failed or gone.
 func (d *Device) checkAlive() {

@@ -256,7 +256,7 @@ func (d *Device) undo(cause error) error {
 func (d *Device) teardown() {
 	queues := d.allQueues()
 	d.adminQ.Store(nil)
-	d.queues.Store(&[]*queue{})
+	d.share([]*queue{})
 	d.aers = nil
 	d.retire(queues)
 	d.mu.Lock()

@@ -10,14 +10,18 @@ import (
 	"github.com/ugds-store/ugds/internal/base"
 )
 
-// errNoRoom means that a queue or the window of bytes in flight is full.
+// errNoRoom means that a queue or the window of bytes in flight is full. It never
+// leaves the package, nor is it wrapped.
 var errNoRoom = errors.New("no room")
 
 // burst is one Submit: which queues have commands that the controller was not
 // told about.
 type burst struct {
 	d       *Device
+	g       *group
+	b       *driver.Batch
 	ctx     context.Context
+	place   *waiter // in the line for room, or nil
 	queues  []*queue
 	touched uint64        // a bit for each queue
 	at      int           // the queue in use
@@ -32,7 +36,8 @@ func (d *Device) Submit(ctx context.Context, b *driver.Batch) error {
 	if err := d.refusal("submit to"); err != nil {
 		return err
 	}
-	if err := b.Start(d); err != nil {
+	g, small := d.groupOf(b)
+	if err := b.Start(g); err != nil {
 		return err
 	}
 	d.unended.Add(int64(len(b.Reqs)))
@@ -42,29 +47,18 @@ func (d *Device) Submit(ctx context.Context, b *driver.Batch) error {
 		return base.Errorf("submit to", d.info.Target, base.ErrClosed, "the device is being closed")
 	}
 	d.inFlight.Add(int64(len(b.Reqs)))
-	u := burst{d: d, ctx: ctx, queues: *d.queues.Load(), now: d.hw.Now()}
-	if small(b) {
+	u := burst{d: d, g: g, b: b, ctx: ctx, queues: *g.queues.Load(), now: d.hw.Now()}
+	if small {
 		d.small.Store(int64(u.now))
 	}
-	for i := range b.Reqs {
-		u.start(b, i)
+	for i := range b.Reqs { // b may be reused as soon as its last entry is started
+		u.start(i)
 	}
 	u.ring()
+	if u.place != nil {
+		g.line.leave(u.place)
+	}
 	return nil
-}
-
-// small tells whether a batch is one that somebody waits for: a few small reads or
-// writes.
-func small(b *driver.Batch) bool {
-	if len(b.Reqs) > smallBatch {
-		return false
-	}
-	for i := range b.Reqs {
-		if q := &b.Reqs[i]; q.Len > smallRequest || q.Op != driver.OpRead && q.Op != driver.OpWrite {
-			return false
-		}
-	}
-	return true
 }
 
 // ring tells the controller about the burst.
@@ -80,8 +74,8 @@ func (u *burst) ring() {
 }
 
 // start checks one entry and issues its commands.
-func (u *burst) start(b *driver.Batch, i int) {
-	d := u.d
+func (u *burst) start(i int) {
+	d, b := u.d, u.b
 	r := d.pool.Get().(*request)
 	r.d, r.b, r.i = d, b, i
 	r.left.Store(1)
@@ -181,9 +175,13 @@ func (u *burst) issue(r *request, c *cursor) {
 // for room. It returns how many bytes it took.
 func (u *burst) reserve(r *request, at, n int64, c *cursor) (used int64, err error) {
 	for {
-		used, err = u.try(r, at, n, c)
-		if !errors.Is(err, errNoRoom) {
-			return used, err
+		if u.b.Canceled() {
+			return 0, u.b.NotSent(r.entry().Op, u.d.info.Target)
+		}
+		if u.g.line.n.Load() == 0 || u.g.line.mayGo(u.place) {
+			if used, err = u.try(r, at, n, c); err != errNoRoom {
+				return used, err
+			}
 		}
 		if err := u.wait(r); err != nil {
 			return 0, err
@@ -197,25 +195,30 @@ func (u *burst) command(r *request, at, n int64, c *cursor) error {
 	return err
 }
 
-// wait makes room: it tells the controller what was submitted and polls once.
+// wait makes room: it tells the controller what was submitted and polls once, or
+// sleeps until there may be some.
 func (u *burst) wait(r *request) error {
 	u.ring()
-	defer func() { u.now = u.d.hw.Now() }()
 	if u.late == nil {
 		u.late = u.ctx.Err()
 	}
 	if u.late != nil {
 		return base.Errorf(r.entry().Op.String(), u.d.info.Target, base.ErrTimeout, "the queue is full: %w", u.late)
 	}
-	if u.d.asleep() {
-		select {
-		case <-u.d.roomC:
-		case <-u.ctx.Done():
-		case <-time.After(roomAgain): // another submitter may have taken the signal
-		}
-		return nil
+	if u.place == nil {
+		u.place = u.g.line.join()
 	}
-	u.d.pollOnce()
+	if u.g.asleep() && u.d.deep.asleep() { // or room comes from queues that are polled
+		select {
+		case <-u.place.wake:
+		case <-u.ctx.Done():
+		case <-u.b.CancelC():
+		case <-time.After(roomAgain): // of another group, or by a deadline
+		}
+	} else {
+		u.d.pollOnce()
+	}
+	u.now = u.d.hw.Now()
 	return nil
 }
 
@@ -295,6 +298,9 @@ func (u *burst) try(r *request, at, n int64, c *cursor) (int64, error) {
 	q.put(s, u.now+deadline)
 	u.touched |= 1 << i
 	u.n++
+	if u.place != nil {
+		u.place.left--
+	}
 	return n, nil
 }
 

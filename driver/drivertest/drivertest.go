@@ -65,6 +65,8 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 		{"AfterClose", testAfterClose},
 		{"I04ContextEndsWait", testContextEndsWait},
 		{"SubmitTimesOut", testSubmitTimesOut},
+		{"CancelUnsent", testCancel},
+		{"CancelEnded", testCancelEnded},
 		{"CloseInFlight", testCloseInFlight},
 		{"FailedEntry", testFailedEntry},
 		{"IsolateAndReset", testIsolateReset},

@@ -35,13 +35,17 @@ func testGeometry(t *testing.T, h Harness) {
 // guard is what surrounds every piece of memory and device.
 const guard = 0xA5
 
+// piece is what the lengths of segments are multiples of.
+func piece(in *driver.Info) int64 { return max(in.MemAlign, in.BlockSize) }
+
 // cut makes segments of n bytes in all inside r, in pieces as shape says, each
 // followed by a gap of one alignment unit.
-func cut(r *driver.Region, align, n int64, shape func() int64) []driver.Seg {
+func cut(r *driver.Region, in *driver.Info, n int64, shape func() int64) []driver.Seg {
 	var segs []driver.Seg
+	align := in.MemAlign
 	at := align
 	for n > 0 {
-		k := min(max(shape()/align*align, 0), n)
+		k := min(max(shape()/piece(in)*piece(in), 0), n)
 		if len(segs) == driver.MaxSegs-1 {
 			k = n
 		}
@@ -75,12 +79,12 @@ func testShapes(t *testing.T, h Harness) {
 	whole := region(t, span)
 	shapes := map[string]func() int64{
 		"one":      func() int64 { return span },
-		"smallest": func() int64 { return in.MemAlign },
+		"smallest": func() int64 { return piece(&in) },
 		"blocks":   func() int64 { return in.BlockSize },
 		"pages":    func() int64 { return base.StoreBlock },
-		"uneven":   func() int64 { return rnd.Int64N(9*in.MemAlign) + 1 },
+		"uneven":   func() int64 { return rnd.Int64N(9*piece(&in)) + 1 },
 		"wild":     func() int64 { return rnd.Int64N(100 * base.KiB) },
-		"empties":  func() int64 { return rnd.Int64N(2) * 3 * in.MemAlign },
+		"empties":  func() int64 { return rnd.Int64N(2) * 3 * piece(&in) },
 	}
 	for name, shape := range shapes {
 		for i := range 12 {
@@ -107,7 +111,7 @@ func checkShape(t *testing.T, d driver.Device, name string, off, n int64, seed u
 	fill(b.CPU(), guard)
 	data := make([]byte, n)
 	pattern(data, seed)
-	from, to := cut(a, in.MemAlign, n, shape), cut(b, in.MemAlign, n, shape)
+	from, to := cut(a, &in, n, shape), cut(b, &in, n, shape)
 	scatter(a, from, data)
 	do(t, d, write(off, from...))
 	do(t, d, read(0, whole.Seg(0, whole.Size())))
@@ -181,6 +185,10 @@ func testMemoryAlignment(t *testing.T, h Harness) {
 	for _, off := range []int64{1, in.MemAlign - 1, in.MemAlign + 1} {
 		err := driver.Do(soon(t), d, read(0, driver.Seg{Region: r, Gen: r.Generation(), Off: off, Len: n}))
 		wantErr(t, "segment", err, base.ErrMisaligned)
+	}
+	if k := in.BlockSize / 2; k >= in.MemAlign { // the addresses fit, the lengths do not
+		err := driver.Do(soon(t), d, read(0, r.Seg(0, k), r.Seg(base.StoreBlock, k)))
+		wantErr(t, "length", err, base.ErrMisaligned)
 	}
 	if in.MemAlign >= 2 { // a region that begins at an odd address
 		odd := driver.NewRegion(r.CPU()[in.MemAlign/2:])

@@ -40,7 +40,7 @@ func (d *Device) Reset(ctx context.Context) error {
 	cause := d.cause
 	d.setState(driver.StateResetting, cause)
 	d.mu.Unlock()
-	err := d.eng.await(ctx, (*idleGoal)(d), d.idleC)
+	err := d.eng.await(ctx, (*idleGoal)(d), d.idleC, nil)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
@@ -92,7 +92,7 @@ func (d *Device) Close(ctx context.Context) error {
 // drain waits until nothing is in flight; ErrBusy, and the device is open again,
 // when ctx ends first.
 func (d *Device) drain(ctx context.Context) error {
-	err := d.eng.await(ctx, (*idleGoal)(d), d.idleC)
+	err := d.eng.await(ctx, (*idleGoal)(d), d.idleC, nil)
 	if err == nil || (*idleGoal)(d).Ended() {
 		return nil
 	}

@@ -47,6 +47,8 @@ type Device struct {
 	// gate is held by the one submitter that waits for room; the others queue
 	// for it, first come first served.
 	gate chan struct{}
+	// roomFor is what the holder of gate waits for.
+	roomFor roomGoal
 	// roomC wakes the holder of gate, idleC the holder of ctl. One token each.
 	roomC, idleC chan struct{}
 

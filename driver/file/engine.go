@@ -18,8 +18,8 @@ type engine interface {
 	// kick lets the kernel see what was started. Called without mu.
 	kick()
 	// await works until g has ended or ctx ends; wake has a token when it may be
-	// worth asking g again.
-	await(ctx context.Context, g goal, wake <-chan struct{}) error
+	// worth asking g again, and so does cancel, if it is not nil, for good.
+	await(ctx context.Context, g goal, wake, cancel <-chan struct{}) error
 	// tick is called by the watcher. It moves Device.reaped on.
 	tick()
 	// buffer is the registered buffer of r, or -1. Called with mu held.
@@ -37,15 +37,19 @@ type engine interface {
 // are pointers, so that waiting does not allocate.
 type goal interface{ Ended() bool }
 
-// roomGoal is room for one more command, or the end of StateReady.
-type roomGoal Device
+// roomGoal is room for one more command of a batch, its end by Cancel, or that of
+// StateReady.
+type roomGoal struct {
+	d *Device
+	b *driver.Batch
+}
 
 // Ended implements goal.
 func (g *roomGoal) Ended() bool {
-	d := (*Device)(g)
+	d := g.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.room(true) || d.State() != driver.StateReady
+	return d.room(true) || d.State() != driver.StateReady || g.b.Canceled()
 }
 
 // idleGoal is that nothing is in flight or being submitted.
@@ -83,7 +87,7 @@ func (d *Device) startEngine(o *Options) error {
 
 // PollBatch implements driver.Poller.
 func (d *Device) PollBatch(ctx context.Context, b *driver.Batch) error {
-	return d.eng.await(ctx, b, b.EndedC())
+	return d.eng.await(ctx, b, b.EndedC(), nil)
 }
 
 // exec runs c with ordinary system calls and gives bytes or a negative errno.

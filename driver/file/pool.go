@@ -37,10 +37,11 @@ func (p *pool) run() {
 func (p *pool) start(c *cmd) { p.work <- c }
 func (p *pool) kick()        {}
 
-func (p *pool) await(ctx context.Context, g goal, wake <-chan struct{}) error {
+func (p *pool) await(ctx context.Context, g goal, wake, cancel <-chan struct{}) error {
 	for !g.Ended() {
 		select {
 		case <-wake:
+		case <-cancel:
 		case <-ctx.Done():
 			return ctx.Err()
 		}

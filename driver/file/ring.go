@@ -234,7 +234,7 @@ func (e *ringEngine) reapBurst(out []uring.CQE) (n int, again bool) {
 // await makes one waiter the leader, which reaps for all. A follower waits for
 // what it wants or for the lead; the lead is handed on by the channel itself,
 // so that no wake-up is lost.
-func (e *ringEngine) await(ctx context.Context, g goal, wake <-chan struct{}) error {
+func (e *ringEngine) await(ctx context.Context, g goal, wake, cancel <-chan struct{}) error {
 	for !g.Ended() {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -244,6 +244,7 @@ func (e *ringEngine) await(ctx context.Context, g goal, wake <-chan struct{}) er
 			e.leadUntil(ctx, g)
 			<-e.lead
 		case <-wake:
+		case <-cancel:
 		case <-ctx.Done():
 		}
 	}

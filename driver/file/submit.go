@@ -143,13 +143,17 @@ func (d *Device) issue(ctx context.Context, o *op, r *driver.Request) {
 		cur = cursor{}
 	}
 	for first := true; first || cur.left > 0; first = false {
-		for ok := d.room(false); !ok && d.same(o); ok = d.room(true) {
-			if o.err = d.waitRoom(ctx, r); o.err != nil {
+		for ok := d.room(false); !ok && d.same(o) && !o.batch.Canceled(); ok = d.room(true) {
+			if o.err = d.waitRoom(ctx, o.batch, r); o.err != nil {
 				return
 			}
 		}
 		if !d.same(o) {
 			return // endPart says why
+		}
+		if o.batch.Canceled() {
+			o.err = o.batch.NotSent(r.Op, d.h.info.Target)
+			return
 		}
 		c := d.takeSlot(o, r)
 		d.fill(c, r, &cur)
@@ -169,10 +173,10 @@ func (d *Device) room(mine bool) bool {
 		(mine || d.waiting == 0)
 }
 
-// waitRoom waits for room until ctx ends. Commands in flight end by themselves
-// or pass a device deadline, so that it ends without a context too. Called with
-// mu held.
-func (d *Device) waitRoom(ctx context.Context, r *driver.Request) error {
+// waitRoom waits for room until ctx ends or the batch is canceled. Commands in
+// flight end by themselves or pass a device deadline, so that it ends without a
+// context too. Called with mu held.
+func (d *Device) waitRoom(ctx context.Context, b *driver.Batch, r *driver.Request) error {
 	d.waiting++
 	d.mu.Unlock()
 	d.eng.kick()
@@ -180,8 +184,10 @@ func (d *Device) waitRoom(ctx context.Context, r *driver.Request) error {
 	if err == nil {
 		select {
 		case d.gate <- struct{}{}:
-			err = d.eng.await(ctx, (*roomGoal)(d), d.roomC)
+			d.roomFor = roomGoal{d, b}
+			err = d.eng.await(ctx, &d.roomFor, d.roomC, b.CancelC())
 			defer func() { <-d.gate }()
+		case <-b.CancelC():
 		case <-ctx.Done():
 			err = ctx.Err()
 		}

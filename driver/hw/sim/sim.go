@@ -67,7 +67,7 @@ type Sim struct {
 	vectors []*vector
 	kick    chan struct{} // something to do for a waiter
 
-	trace      func(c *nvme.Command, begin, end time.Duration)
+	trace      func(queue uint16, c *nvme.Command, begin, end time.Duration)
 	counts     Counts
 	violations []string
 }
@@ -138,10 +138,10 @@ func (s *Sim) violate(format string, args ...any) {
 	}
 }
 
-// Trace calls fn for each I/O command that ends, with the times of its fetch and of
+// Trace calls fn for each I/O command that ends, with its queue and the times of its fetch and of
 // its end; nil ends that. fn is called under the lock of the model: it must neither
 // block nor call the model.
-func (s *Sim) Trace(fn func(c *nvme.Command, begin, end time.Duration)) {
+func (s *Sim) Trace(fn func(queue uint16, c *nvme.Command, begin, end time.Duration)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.trace = fn
