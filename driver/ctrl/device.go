@@ -119,6 +119,11 @@ func (d *Device) reason(format string, args ...any) {
 	}
 }
 
+// dword is the alignment of memory that PRP entries need: a piece of whole blocks
+// may begin at any doubleword, because the first entry of a command may have an
+// offset (Base 4.3.1), and each piece can have commands of its own.
+const dword = 4
+
 // describe fills Info.
 func (d *Device) describe() {
 	block := int64(1) << d.geo.BlockShift
@@ -128,7 +133,10 @@ func (d *Device) describe() {
 		i.Engine += ", batches " + d.opts.Batches.String()
 	}
 	i.Model, i.Serial = d.id.Model(), d.id.Serial()
-	i.Capacity, i.BlockSize, i.MemAlign = int64(d.geo.Blocks)*block, block, block
+	i.Capacity, i.BlockSize, i.MemAlign = int64(d.geo.Blocks)*block, block, dword
+	if sgl := d.id.SGL(); sgl.Supported {
+		i.MemAlign = int64(sgl.Align)
+	}
 	i.MaxTransfer = int64(d.limit) * block
 	i.VolatileCache = d.id.VolatileCache()
 	i.Discard = d.id.ONCS.Get()&nvme.ONCSDSM != 0

@@ -46,11 +46,12 @@ func (d *Device) fill(s *slot, q *queue, e *driver.Request, at, n int64) (deadli
 }
 
 // point makes the data pointer of a command for n bytes: an SGL where that is the
-// shorter list, PRP entries elsewhere. One contiguous piece, as of huge pages or
-// GPU memory, needs no list at all.
+// shorter list or the only one, PRP entries elsewhere. One contiguous piece, as of
+// huge pages or GPU memory, needs no list at all.
 func (d *Device) point(s *slot, segs []nvme.Seg, n int64) (err error) {
 	list := [1]nvme.ListPage{s.list}
-	if sgl := d.id.SGL(); sgl.Supported {
+	sgl := d.id.SGL()
+	if sgl.Supported {
 		descriptors := 0
 		if len(segs) > 1 {
 			descriptors = len(segs) * nvme.SGLDescriptorSize
@@ -61,8 +62,22 @@ func (d *Device) point(s *slot, segs []nvme.Seg, n int64) (err error) {
 			return err
 		}
 	}
-	_, err = nvme.BuildPRP(&s.cmd, segs, d.cc.PageShift(), list[:])
+	if _, err = nvme.BuildPRP(&s.cmd, segs, d.cc.PageShift(), list[:]); err == nvme.ErrPRPAlign && sgl.Supported {
+		_, err = nvme.BuildSGL(&s.cmd, segs, uint64(sgl.Align), list[:])
+	}
 	return err
+}
+
+// span is how many of n bytes of memory one command of a queue can name: whole
+// blocks, 0 for none.
+func (d *Device) span(q *queue, n int64) int64 {
+	block := uint64(1) << d.geo.BlockShift
+	most := nvme.PRPSpan(q.segs, uint64(n), block, d.cc.PageShift())
+	if sgl := d.id.SGL(); most < uint64(n) && sgl.Supported {
+		room := len(q.slots[0].list.Entries) * 8 / nvme.SGLDescriptorSize
+		most = max(most, nvme.SGLSpan(q.segs, uint64(n), block, uint64(sgl.Align), room))
+	}
+	return int64(most)
 }
 
 // zeroes names the one page of zeros as often as n bytes need.

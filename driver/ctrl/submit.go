@@ -270,10 +270,9 @@ func (u *burst) try(r *request, at, n int64, c *cursor) (int64, error) {
 	}
 	if c != nil && len(c.segs) > 0 {
 		q.segs = c.gather(d, n, q.segs[:0])
-		n = int64(nvme.PRPSpan(q.segs, uint64(n), 1<<d.geo.BlockShift, d.cc.PageShift()))
-		if n == 0 {
+		if n = d.span(q, n); n == 0 {
 			return 0, base.Errorf(e.Op.String(), d.info.Target, base.ErrMisaligned,
-				"the memory at byte %d cannot be named by PRP entries", at)
+				"the memory at byte %d cannot be named in a command", at)
 		}
 		q.segs = trim(q.segs, uint64(n))
 	}

@@ -92,6 +92,26 @@ func BuildSGL(c *Command, segs []Seg, align uint64, list []ListPage) (pages int,
 	return page + 1, nil
 }
 
+// SGLSpan is how many of the first limit bytes of segs an SGL of at most
+// descriptors data blocks can name: a multiple of block (a power of two). Pieces
+// are aligned as BuildSGL demands; where one is not, or is too long, the span ends.
+func SGLSpan(segs []Seg, limit, block, align uint64, descriptors int) uint64 {
+	var n uint64
+	for _, s := range segs {
+		if s.Len == 0 {
+			continue
+		}
+		if descriptors--; descriptors < 0 || s.Len > math.MaxUint32 || (s.Addr|s.Len)%align != 0 {
+			break
+		}
+		if n += s.Len; n >= limit {
+			n = limit
+			break
+		}
+	}
+	return n &^ (block - 1)
+}
+
 // linkSGL writes the descriptor of the segment in p, which holds the left
 // descriptors that remain or, when they are more, as many as fit and a link.
 func linkSGL(c *Command, link []Le64, p *ListPage, left int) {

@@ -130,3 +130,57 @@ func TestSGLLimits(t *testing.T) {
 		t.Error("flags mixed up")
 	}
 }
+
+// TestSGLSpan: what it promises can be built with that many descriptors, and one
+// block more cannot.
+func TestSGLSpan(t *testing.T) {
+	rnd := testenv.Seed(t)
+	l := newLists(1, 12)
+	for range 3000 {
+		var segs []nvme.Seg
+		var sum uint64
+		for range 1 + rnd.IntN(12) {
+			n := rnd.Uint64N(40) * 128
+			segs = append(segs, nvme.Seg{Addr: rnd.Uint64N(1<<40) &^ 3, Len: n})
+			sum += n
+		}
+		const block = 512
+		limit, room := rnd.Uint64N(sum+2*block)&^(block-1), 1+rnd.IntN(14)
+		span := nvme.SGLSpan(segs, limit, block, 4, room)
+		if span > limit || span%block != 0 {
+			t.Fatalf("%d of %d", span, limit)
+		}
+		named := func(n uint64) (pieces int, all bool) {
+			for _, s := range segs {
+				if n > 0 && s.Len > 0 {
+					n -= min(n, s.Len)
+					pieces++
+				}
+			}
+			return pieces, n == 0
+		}
+		if k, all := named(span); k > room || !all {
+			t.Fatalf("%d bytes need %d descriptors, there are %d", span, k, room)
+		}
+		if k, all := named(span + block); span+block <= limit && all && k <= room {
+			t.Fatalf("%d bytes, and a block more is possible", span)
+		}
+		if span > 0 {
+			var c nvme.Command
+			cut := append([]nvme.Seg{}, segs...)
+			for i, left := 0, span; i < len(cut); i++ {
+				cut[i].Len = min(cut[i].Len, left)
+				left -= cut[i].Len
+			}
+			if _, err := nvme.BuildSGL(&c, cut, 4, l.pages); err != nil {
+				t.Fatalf("%v: %v", cut, err)
+			}
+		}
+	}
+	if n := nvme.SGLSpan([]nvme.Seg{{0, 512}, {2, 512}}, 1024, 512, 4, 9); n != 512 {
+		t.Errorf("past a piece that is not aligned: %d", n)
+	}
+	if n := nvme.SGLSpan([]nvme.Seg{{0, 512}, {512, 1 << 32}}, 1<<33, 512, 1, 9); n != 512 {
+		t.Errorf("past a piece that is too long: %d", n)
+	}
+}
