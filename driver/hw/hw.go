@@ -58,6 +58,33 @@ type Device interface {
 	Close() error
 }
 
+// Notice is something that the system says about a device.
+type Notice uint8
+
+const (
+	// NoticeRelease asks for the device: somebody wants to pull it out or to give
+	// it to another driver, and waits until it is closed.
+	NoticeRelease Notice = iota + 1
+	// NoticeStopped says that the system has cut the device off from memory: the
+	// memory was revoked, or the bus has failed.
+	NoticeStopped
+	// NoticeGone says that the device was pulled out.
+	NoticeGone
+)
+
+// String names the notice.
+func (n Notice) String() string {
+	return [...]string{"", "the system asks for the device back", "the system has stopped the device",
+		"the device was pulled out"}[n]
+}
+
+// Notifier is what a Device implements in addition when its system gives notices.
+type Notifier interface {
+	// Notices returns the channel of the notices. It is closed by Close. The channel
+	// has room for a few; one that finds it full is dropped, since they repeat.
+	Notices() <-chan Notice
+}
+
 // Registers is the register window. Offsets are bytes; they come from what the
 // controller says of itself, so a bad one is an error: ErrOutOfRange or
 // ErrMisaligned. An access to a device that has gone gives ErrDeviceGone, or ones

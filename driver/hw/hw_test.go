@@ -1,0 +1,117 @@
+package hw_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ugds-store/ugds/driver/hw"
+	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// kernel stands for the side that raises: it knows which descriptors it was given.
+type kernel struct {
+	mu    sync.Mutex
+	armed map[int]int
+	fail  error
+}
+
+func (k *kernel) arm(n, fd int) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.fail != nil {
+		return k.fail
+	}
+	if fd < 0 {
+		delete(k.armed, n)
+	} else {
+		k.armed[n] = fd
+	}
+	return nil
+}
+
+func TestEventVectors(t *testing.T) {
+	k := &kernel{armed: map[int]int{}}
+	e := hw.NewEventVectors("thing", 3, k.arm)
+	if e.Vectors() != 3 {
+		t.Fatal(e.Vectors())
+	}
+	for _, bad := range []int{-1, 3} {
+		if _, err := e.Vector(bad); !errors.Is(err, base.ErrOutOfRange) {
+			t.Errorf("%d: %v", bad, err)
+		}
+	}
+	v, err := e.Vector(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Vector(2); !errors.Is(err, base.ErrBusy) {
+		t.Error(err)
+	}
+	if len(k.armed) != 1 || k.armed[2] <= 0 {
+		t.Errorf("armed: %v", k.armed)
+	}
+	for range 3 {
+		v.Wake()
+	}
+	if err := v.Wait(context.Background()); err != nil {
+		t.Error(err)
+	}
+	for range 50 { // a wait that timed out leaves nothing behind
+		ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+		if err := v.Wait(ctx); !errors.Is(err, base.ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		cancel()
+		v.Wake()
+		if err := v.Wait(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := v.Wait(context.Background()); !errors.Is(err, base.ErrClosed) {
+			t.Error(err)
+		}
+	})
+	time.Sleep(time.Millisecond)
+	if err := errors.Join(v.Close(), v.Close()); err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+	if err := v.Wait(context.Background()); !errors.Is(err, base.ErrClosed) {
+		t.Error(err)
+	}
+	if len(k.armed) != 0 {
+		t.Errorf("armed: %v", k.armed)
+	}
+	if v, err = e.Vector(2); err != nil { // it can be opened again
+		t.Fatal(err)
+	}
+	if err := e.Close(); err != nil || len(k.armed) != 0 {
+		t.Errorf("%v, armed %v", err, k.armed)
+	}
+	k.fail = errors.New("no")
+	if _, err := e.Vector(0); !errors.Is(err, k.fail) {
+		t.Error(err)
+	}
+	k.fail = nil
+	if v, err = e.Vector(0); err != nil {
+		t.Fatal(err)
+	}
+	_ = v.Close()
+}
+
+func TestWall(t *testing.T) {
+	w := hw.NewWall()
+	a := w.Now()
+	w.Pause(hw.Forever)
+	if b := w.Now(); b < a || a < 0 {
+		t.Errorf("%v, then %v", a, b)
+	}
+}
