@@ -73,6 +73,7 @@ func Open(o Options) (*DB, error) {
 	if st, err := o.FS.Stat(o.path(databaseName)); err != nil || !st.IsDir() {
 		if err == nil || errors.Is(err, iofs.ErrNotExist) {
 			err = base.Errorf("open metadata", o.path(databaseName), base.ErrCorrupt, "the identity is there but the database is missing")
+			return nil, base.WithHint(err, "%s", damagedHint)
 		}
 		return nil, base.Wrap("open metadata", o.Dir, err)
 	}

@@ -54,10 +54,23 @@ func readError(op, object string, err error) error {
 	case errors.Is(err, base.ErrCorrupt) || errors.Is(err, base.ErrClosed):
 		return base.Wrap(op, object, err)
 	case pebble.IsCorruptionError(err):
-		return base.Errorf(op, object, base.ErrCorrupt, "%w", err)
+		return base.Errorf(op, object, base.ErrCorrupt, "%w", plain(err))
 	}
 	return base.Wrap(op, object, err)
 }
+
+// plainError is an error of Pebble without what only programs understand.
+type plainError struct{ err error }
+
+// plain gives err a text for people.
+func plain(err error) error { return &plainError{err} }
+
+// Error leaves out the line by which Pebble carries details of a corruption.
+func (p *plainError) Error() string {
+	return strings.ReplaceAll(p.err.Error(), "\n<corruption detail carrier>", "")
+}
+
+func (p *plainError) Unwrap() error { return p.err }
 
 // openError classes what Pebble's Open answered. Whatever is not an error of
 // the operating system is a complaint about content.
@@ -66,16 +79,21 @@ func openError(o Options, err error) error {
 	switch {
 	case isNoSpace(err):
 		return ioError("open metadata", o, o.path(databaseName), err)
-	case errors.Is(err, base.ErrCorrupt), errors.Is(err, base.ErrMetaFull), errors.Is(err, base.ErrTimeout):
+	case errors.Is(err, base.ErrCorrupt):
+		return base.WithHint(base.Wrap("open metadata", o.Dir, err), "%s", damagedHint)
+	case errors.Is(err, base.ErrMetaFull), errors.Is(err, base.ErrTimeout):
 		return base.Wrap("open metadata", o.Dir, err)
 	case errors.Is(err, iofs.ErrNotExist):
-		return base.Errorf("open metadata", o.Dir, base.ErrCorrupt, "a file is missing: %w", err)
+		return base.Errorf("open metadata", o.Dir, base.ErrCorrupt, "a file is missing: %w", plain(err))
 	case errors.As(err, &errno):
 		return base.Wrap("open metadata", o.Dir, err)
 	}
-	e := base.Errorf("open metadata", o.Dir, base.ErrCorrupt, "%w", err)
-	return base.WithHint(e, "the metadata is damaged or of another version; nothing was changed")
+	e := base.Errorf("open metadata", o.Dir, base.ErrCorrupt, "%w", plain(err))
+	return base.WithHint(e, "%s", damagedHint)
 }
+
+// damagedHint is what helps against damaged metadata.
+const damagedHint = "bring the whole directory back as it was after the last use of the store; without it the values cannot be found again"
 
 // panicError turns a recovered panic into an error.
 func panicError(r any) error {

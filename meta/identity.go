@@ -94,7 +94,7 @@ func ReadIdentity(o Options) (Identity, error) {
 	}
 	id, why := decodeIdentity(b)
 	if why != "" {
-		return Identity{}, base.Errorf("read identity", path, base.ErrCorrupt, "%s", why)
+		return Identity{}, base.WithHint(base.Errorf("read identity", path, base.ErrCorrupt, "%s", why), "%s", damagedHint)
 	}
 	return id, nil
 }

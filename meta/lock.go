@@ -52,6 +52,7 @@ func takeLock(o Options, shared bool) (*dirLock, error) {
 		if errors.Is(err, iofs.ErrNotExist) {
 			err = base.WithHint(base.Errorf("lock", path, base.ErrCorrupt, "the file is missing: %w", err),
 				"an open for writing, such as that of `ugdsctl put`, makes it again")
+			return nil, err
 		}
 		return nil, base.Wrap("open metadata", o.Dir, err)
 	}

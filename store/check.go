@@ -1,8 +1,12 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/internal/base"
@@ -29,6 +33,8 @@ type Finding struct {
 	Namespace string   `json:"namespace,omitempty"`
 	Key       []byte   `json:"key,omitempty"`
 	Text      string   `json:"text"`
+	Hint      string   `json:"hint,omitempty"`  // what can be done; the same for many findings
+	Mends     string   `json:"mends,omitempty"` // what Repair writes anew on Target because of it
 
 	ns uint32 // of the record, when no namespace has this number
 }
@@ -50,6 +56,8 @@ type Report struct {
 	Verified bool `json:"verified"`
 	// Removed are the objects that Repair took away.
 	Removed []Removed `json:"removed"`
+	// Rewritten is what Repair wrote anew.
+	Rewritten []Rewritten `json:"rewritten"`
 
 	refused []Finding // objects whose extents the allocator refused
 }
@@ -58,6 +66,13 @@ type Report struct {
 type Removed struct {
 	Namespace string `json:"namespace"`
 	Key       []byte `json:"key"`
+	Text      string `json:"text"` // what was wrong with it
+}
+
+// Rewritten is what Repair wrote anew on a device: a superblock copy, the label.
+type Rewritten struct {
+	Target string `json:"target"`
+	What   string `json:"what"`
 }
 
 // CheckOptions of Check and Repair.
@@ -92,7 +107,9 @@ func (r *Report) Faults() (n int) {
 }
 
 func (r *Report) add(sev Severity, area, target string, err error) {
-	r.Findings = append(r.Findings, Finding{Severity: sev, Area: area, Target: target, Text: err.Error()})
+	_, hint := base.Parts(err)
+	text := strings.ReplaceAll(err.Error(), " ("+hint+")", "")
+	r.Findings = append(r.Findings, Finding{Severity: sev, Area: area, Target: target, Text: text, Hint: hint})
 }
 
 // Check looks at everything that the store's promises rest on: each superblock
@@ -103,7 +120,7 @@ func (r *Report) add(sev Severity, area, target string, err error) {
 func Check(ctx context.Context, o Options, c CheckOptions) (*Report, error) {
 	o.fill()
 	o.ReadOnly = true
-	r := &Report{Version: reportVersion, Namespaces: []NamespaceInfo{}, Findings: []Finding{}, Removed: []Removed{}}
+	r := &Report{Version: reportVersion, Namespaces: []NamespaceInfo{}, Findings: []Finding{}, Removed: []Removed{}, Rewritten: []Rewritten{}}
 	if err := r.supers(ctx, o.Devices); err != nil {
 		return nil, err
 	}
@@ -172,6 +189,9 @@ func (r *Report) supers(ctx context.Context, devs []driver.Device) error {
 			return err
 		}
 		q, err := io.readSupers(ctx)
+		if err == nil {
+			err = r.label(ctx, io, q.super)
+		}
 		io.close()
 		target := d.Info().Target
 		if err != nil {
@@ -180,9 +200,31 @@ func (r *Report) supers(ctx context.Context, devs []driver.Device) error {
 			}
 			continue
 		}
-		for _, n := range q.notes {
-			r.Findings = append(r.Findings, Finding{Severity: SevWarning, Area: "superblock", Target: target, Text: n})
+		for i, err := range q.faults {
+			if err != nil {
+				r.mend("superblock", target, "superblock copy "+strconv.Itoa(i), fmt.Sprintf("copy %d: %v", i, err))
+			}
 		}
+	}
+	return nil
+}
+
+// mend reports damage that Repair writes over.
+func (r *Report) mend(area, target, what, text string) {
+	r.Findings = append(r.Findings, Finding{Severity: SevWarning, Area: area, Target: target, Text: text, Mends: what})
+}
+
+// label looks at what tells other programs that the device is not blank.
+func (r *Report) label(ctx context.Context, io *blockIO, s *superblock) error {
+	b, err := io.read(ctx, labelOff, base.StoreBlock)
+	if err != nil {
+		return err
+	}
+	want := make([]byte, base.StoreBlock)
+	encodeLabel(want, s.Layout.Capacity)
+	if !bytes.Equal(b, want) {
+		r.mend("label", io.dev.Info().Target, labelName,
+			"block 0 is not what the format wrote: other programs may take the device for blank or for their own")
 	}
 	return nil
 }
@@ -197,7 +239,8 @@ func (r *Report) record(s *Store) func(uint32, []byte, *meta.Record) error {
 		if !isCorrupt(err) {
 			return err
 		}
-		f := Finding{Severity: SevError, Area: "object", Key: append([]byte(nil), key...), Text: err.Error(), ns: nsID}
+		cause, hint := base.Parts(err)
+		f := Finding{Severity: SevError, Area: "object", Key: append([]byte(nil), key...), Text: cause, Hint: hint, ns: nsID}
 		if ns := s.nsByID[nsID]; ns != nil {
 			f.Namespace = ns.name
 		}

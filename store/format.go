@@ -189,11 +189,18 @@ func writeNew(ctx context.Context, d driver.Device, s *superblock) error {
 		return err
 	}
 	defer io.close()
-	encodeLabel(io.scratch(0), s.Layout.Capacity)
-	if err := driver.Do(ctx, d, io.writeReq(0, labelOff)); err != nil {
+	if err := io.writeLabel(ctx, s.Layout.Capacity); err != nil {
 		return err
 	}
 	return io.writeSupers(ctx, s, [superCopies]int{0, 1, 2, 3})
+}
+
+// labelName is what reports call block 0.
+const labelName = "label"
+
+func (io *blockIO) writeLabel(ctx context.Context, capacity int64) error {
+	encodeLabel(io.scratch(0), capacity)
+	return driver.Do(ctx, io.dev, io.writeReq(0, labelOff))
 }
 
 // labelType is the MBR partition type "non-file-system data".

@@ -322,7 +322,7 @@ func (it *item) checkXfer(x *xfer, f *flight) bool {
 	if it.crc != want {
 		it.err = base.WithHint(base.Errorf("read", "object", ErrCorrupt,
 			"checksum of piece %d of generation %d is %08x, it was stored as %08x", piece, it.v.gen, it.crc, want),
-			"the data on the device changed; `ugdsctl fsck --verify-data` finds all such objects, with --repair it removes them")
+			"the data on the device changed; put the object anew, or remove it: `ugdsctl fsck --verify-data --repair` lists all such objects and removes them with --yes")
 		return false
 	}
 	it.crc = 0

@@ -110,12 +110,12 @@ func (p *opening) readDevices(ctx context.Context, devices []driver.Device) erro
 // readIdentity compares the metadata directory with the superblocks, before
 // Pebble is opened.
 func (p *opening) readIdentity(mo meta.Options) (err error) {
-	p.id, err = meta.ReadIdentity(mo)
-	if err != nil {
-		return base.Wrap("open metadata of", "store", err)
+	if p.id, err = meta.ReadIdentity(mo); err != nil {
+		return err
 	}
 	if ID(p.id.Store) != p.layout.StoreID {
-		return base.Errorf("open", mo.Dir, ErrMismatch, "this metadata belongs to store %v, the devices to %v", ID(p.id.Store), p.layout.StoreID)
+		return base.WithHint(base.Errorf("open", mo.Dir, ErrMismatch, "this metadata belongs to store %v, the devices to %v",
+			ID(p.id.Store), p.layout.StoreID), "name the metadata and the devices of one store")
 	}
 	if len(p.id.Devices) != len(p.devs) {
 		return base.Errorf("open", mo.Dir, ErrMismatch, "this metadata knows %d devices, the superblocks %d", len(p.id.Devices), len(p.devs))
@@ -131,8 +131,8 @@ func (p *opening) readIdentity(mo meta.Options) (err error) {
 			return base.WithHint(base.Errorf("open", mo.Dir, ErrMismatch, "the metadata is of epoch %d, %s of %d: it is an older copy",
 				p.id.Epoch, p.devs[i].Info().Target, e), "bring the newest metadata back")
 		case p.id.Epoch > e+1:
-			return base.Errorf("open", mo.Dir, ErrMismatch, "%s is of epoch %d, the metadata of %d: the device is an older copy",
-				p.devs[i].Info().Target, e, p.id.Epoch)
+			return base.WithHint(base.Errorf("open", mo.Dir, ErrMismatch, "%s is of epoch %d, the metadata of %d: the device is an older copy",
+				p.devs[i].Info().Target, e, p.id.Epoch), "bring the newest copy of the device back")
 		}
 	}
 	return nil
@@ -279,7 +279,7 @@ func (s *Store) openMeta(readOnly bool) (err error) {
 		}
 	}
 	s.db, err = meta.Open(o)
-	return base.Wrap("open", "metadata", err)
+	return err
 }
 
 // reopenMeta opens the database for writing, after it was found right.

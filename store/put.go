@@ -3,31 +3,20 @@ package store
 import (
 	"context"
 	"slices"
-	"unicode/utf8"
+	"strings"
 
 	"github.com/ugds-store/ugds/alloc"
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/internal/base"
 )
 
-// keyText shows a key in messages: as text when it is, else in hexadecimal.
+// keyText shows a key in messages, cut to a length that leaves a line readable.
 func keyText(key []byte) string {
-	const limit = 64
-	cut, more := key, ""
-	if len(cut) > limit {
-		cut, more = cut[:limit], "…"
+	const limit = 128
+	if text := base.KeyText(key); len(text) > limit {
+		return strings.ToValidUTF8(text[:limit], "") + "…"
 	}
-	for _, r := range string(cut) {
-		if r == utf8.RuneError || r < ' ' {
-			const digits = "0123456789abcdef"
-			out := []byte("0x")
-			for _, b := range cut {
-				out = append(out, digits[b>>4], digits[b&15])
-			}
-			return string(out) + more
-		}
-	}
-	return string(cut) + more
+	return base.KeyText(key)
 }
 
 // Bounds of one chunk of a batch: what is written before the first of it enters

@@ -2,7 +2,9 @@ package store
 
 import (
 	"context"
+	"fmt"
 
+	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/meta"
 )
@@ -11,8 +13,8 @@ import (
 const repairBatch = 1024
 
 // Repair checks the store and removes every object that has a fault: it only
-// removes, and lists each key in Report.Removed. Damaged superblock copies are
-// written anew. Faults of the identities or of the database itself are left; the
+// removes, and lists each key in Report.Removed. Damaged superblock copies and
+// labels are written anew and listed in Report.Rewritten. Faults of the identities or of the database itself are left; the
 // report holds them. What is right stays as it is.
 func Repair(ctx context.Context, o Options, c CheckOptions) (*Report, error) {
 	o.fill()
@@ -20,28 +22,82 @@ func Repair(ctx context.Context, o Options, c CheckOptions) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	var doomed []Finding
 	for _, f := range r.Findings {
 		if f.Severity == SevError && f.Key == nil {
 			return r, nil // what Open refuses is not for us to judge
-		}
-		if f.Severity == SevError {
-			doomed = append(doomed, f)
 		}
 	}
 	if r.Clean() {
 		return r, nil
 	}
-	if err := removeRecords(ctx, o.Meta, doomed, r, c.Removing); err != nil {
+	if err := removeRecords(ctx, o.Meta, r.Doomed(), r, c.Removing); err != nil {
 		return r, err
 	}
 	// An ordinary open and close: it proves that the store opens again, and
-	// writes all superblock copies.
+	// writes all superblock copies, unless too few are left to open for writing.
 	s, err := Open(ctx, o)
 	if err != nil {
 		return r, base.Wrap("repair", "store", err)
 	}
-	return r, s.Close(ctx)
+	why := s.ReadOnly()
+	if err := s.Close(ctx); err != nil || why != nil {
+		return r, err
+	}
+	return r, r.rewritten(ctx, o.Devices)
+}
+
+// Doomed are the objects that Repair removes: one finding for each, the first.
+func (r *Report) Doomed() []Finding {
+	type name struct{ ns, key string }
+	seen := map[name]bool{}
+	var out []Finding
+	for _, f := range r.Findings {
+		at := name{fmt.Sprint(f.ns, f.Namespace), string(f.Key)}
+		if f.Severity == SevError && f.Key != nil && !seen[at] {
+			seen[at] = true
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// rewritten writes the labels that are damaged, and lists them with the
+// superblock copies that the open wrote.
+func (r *Report) rewritten(ctx context.Context, devs []driver.Device) error {
+	for _, f := range r.Findings {
+		if f.Mends == "" {
+			continue
+		}
+		if f.Mends == labelName {
+			if err := rewriteLabel(ctx, devs, f.Target); err != nil {
+				return base.Wrap("repair the label of", f.Target, err)
+			}
+		}
+		r.Rewritten = append(r.Rewritten, Rewritten{f.Target, f.Mends})
+	}
+	return nil
+}
+
+func rewriteLabel(ctx context.Context, devs []driver.Device, target string) error {
+	for _, d := range devs {
+		if d.Info().Target != target {
+			continue
+		}
+		io, err := newBlockIO(d)
+		if err != nil {
+			return err
+		}
+		defer io.close()
+		q, err := io.readSupers(ctx)
+		if err != nil {
+			return err
+		}
+		if err := io.writeLabel(ctx, q.super.Layout.Capacity); err != nil {
+			return err
+		}
+		return flushIfVolatile(ctx, d)
+	}
+	return nil
 }
 
 // removeRecords deletes the records of faulty objects.
@@ -68,7 +124,7 @@ func removeRecords(ctx context.Context, mo meta.Options, doomed []Finding, r *Re
 		b := meta.NewBatch()
 		for _, f := range doomed[:n] {
 			if tell != nil {
-				if err := tell(Removed{f.Namespace, f.Key}); err != nil {
+				if err := tell(Removed{f.Namespace, f.Key, f.Text}); err != nil {
 					return err
 				}
 			}
@@ -79,7 +135,7 @@ func removeRecords(ctx context.Context, mo meta.Options, doomed []Finding, r *Re
 			return base.Wrap("repair", "metadata", err)
 		}
 		for _, f := range doomed[:n] {
-			r.Removed = append(r.Removed, Removed{f.Namespace, f.Key})
+			r.Removed = append(r.Removed, Removed{f.Namespace, f.Key, f.Text})
 		}
 		doomed = doomed[n:]
 	}

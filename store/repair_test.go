@@ -193,3 +193,67 @@ func TestRepairTellsFirst(t *testing.T) {
 		t.Errorf("then removed %q", got)
 	}
 }
+
+// TestRepairTellsWhatItWrites damages superblock copies and the label: a repair
+// writes just those anew and says so; the label is its work alone.
+func TestRepairTellsWhatItWrites(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		at   []int64
+		want []string
+	}{
+		{"first copy", []int64{64 << 10}, []string{"superblock copy 0"}},
+		{"two copies", []int64{128 << 10, 64<<20 - 64<<10}, []string{"superblock copy 1", "superblock copy 3"}},
+		{"label", []int64{0}, []string{"label"}},
+		{"label and copy", []int64{446, 64<<20 - 128<<10}, []string{"label", "superblock copy 2"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := filled(t)
+			head := func() []byte {
+				data, err := os.ReadFile(b.path(0))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return data[:4096]
+			}
+			before := head()
+			for _, off := range c.at {
+				patch(t, b.path(0), off, []byte("damage"))
+			}
+			r := b.check(t)
+			if r.Clean() || r.Faults() > 0 || len(r.Findings) != len(c.want) || len(r.Rewritten) > 0 {
+				t.Errorf("check: %+v", r)
+			}
+			var got []string
+			for _, w := range b.repair(t, store.CheckOptions{}).Rewritten {
+				if w.Target != "file:"+b.path(0) {
+					t.Errorf("target %q", w.Target)
+				}
+				got = append(got, w.What)
+			}
+			if strings.Join(got, ", ") != strings.Join(c.want, ", ") {
+				t.Errorf("written anew: %q, want %q", got, c.want)
+			}
+			if r := b.check(t); !r.Clean() {
+				t.Errorf("after repair: %+v", r.Findings)
+			}
+			if !bytes.Equal(head(), before) {
+				t.Error("the label is not what the format wrote")
+			}
+		})
+	}
+}
+
+// TestDoomedOnce: an object with two faults is removed, and counted, once.
+func TestDoomedOnce(t *testing.T) {
+	r := &store.Report{Findings: []store.Finding{
+		{Severity: store.SevError, Area: "object", Namespace: "a", Key: []byte("k")},
+		{Severity: store.SevError, Area: "data", Namespace: "a", Key: []byte("k")},
+		{Severity: store.SevWarning, Area: "object", Namespace: "a", Key: []byte("right")},
+		{Severity: store.SevError, Area: "data", Namespace: "b", Key: []byte("k")},
+		{Severity: store.SevError, Area: "identity"},
+	}}
+	if d := r.Doomed(); len(d) != 2 || d[0].Area != "object" || d[1].Namespace != "b" {
+		t.Errorf("%+v", d)
+	}
+}

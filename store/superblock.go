@@ -2,7 +2,6 @@ package store
 
 import (
 	"encoding/binary"
-	"fmt"
 	"hash/crc32"
 
 	"github.com/ugds-store/ugds/internal/base"
@@ -121,8 +120,8 @@ type quorum struct {
 	// order is the order in which the copies are to be written: what is not the
 	// winner's first, so that two copies of the winner stay until two newer ones
 	// are durable.
-	order [superCopies]int
-	notes []string // what is wrong with single copies
+	order  [superCopies]int
+	faults [superCopies]error // what is wrong with single copies
 }
 
 // judge applies the rule: the newest sequence with two valid copies wins; a
@@ -139,7 +138,7 @@ func judge(target string, copies [superCopies][]byte) (quorum, error) {
 			if newer == nil && !isCorrupt(err) {
 				newer = err
 			}
-			q.notes = append(q.notes, fmt.Sprintf("copy %d: %v", i, err))
+			q.faults[i] = err
 			continue
 		}
 		q.valid++

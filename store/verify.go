@@ -111,7 +111,8 @@ func (r *Report) verifyData(ctx context.Context, s *Store, progress func(done, t
 				return base.Errorf("verify", "data", ErrTimeout, "%w", ctx.Err())
 			}
 			if err != nil {
-				r.object(SevError, "data", &batch[i], base.Wrap("verify", keyText(batch[i].key), err).Error())
+				cause, hint := base.Parts(err)
+				r.object(SevError, "data", &batch[i], cause, hint)
 			}
 		}
 		done += size
@@ -135,8 +136,8 @@ func (r *Report) verifyData(ctx context.Context, s *Store, progress func(done, t
 	return err
 }
 
-func (r *Report) object(sev Severity, area string, o *object, text string) {
-	r.Findings = append(r.Findings, Finding{Severity: sev, Area: area, Namespace: o.ns.name, Key: o.key, Text: text})
+func (r *Report) object(sev Severity, area string, o *object, text, hint string) {
+	r.Findings = append(r.Findings, Finding{Severity: sev, Area: area, Namespace: o.ns.name, Key: o.key, Text: text, Hint: hint})
 }
 
 // overlaps finds every pair of objects that claim the same blocks and says whose
@@ -195,10 +196,10 @@ func (r *Report) judgeOverlaps(ctx context.Context, s *Store, all []object, with
 		right := !o.v.noCRC && with[i] != i && s.verifyVersions(ctx, []version{o.v})[0] == nil
 		if right && !kept[with[i]] {
 			kept[i] = true
-			r.object(SevWarning, "object", o, text+"; its own checksum is right")
+			r.object(SevWarning, "object", o, text+"; its own checksum is right", "")
 			continue
 		}
-		r.object(SevError, "object", o, text+"; the data are not its own, or cannot be told to be")
+		r.object(SevError, "object", o, text+"; the data are not its own, or cannot be told to be", "")
 	}
 	r.addRefused()
 	return nil

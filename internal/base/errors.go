@@ -5,6 +5,7 @@ package base
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // The error classes. Callers test them with errors.Is; the text of a returned
@@ -43,15 +44,19 @@ type Error struct {
 
 // Error implements error.
 func (e *Error) Error() string {
-	s := e.Op
-	if e.Object != "" {
-		s += " " + e.Object
-	}
-	s += ": " + e.Err.Error()
+	s := e.head() + e.Err.Error()
 	if e.Hint != "" {
 		s += " (" + e.Hint + ")"
 	}
 	return s
+}
+
+// head is what stands before the cause.
+func (e *Error) head() string {
+	if e.Object == "" {
+		return e.Op + ": "
+	}
+	return e.Op + " " + e.Object + ": "
 }
 
 // Unwrap gives the cause.
@@ -90,6 +95,34 @@ type hinted struct {
 
 func (h *hinted) Error() string { return h.err.Error() + " (" + h.hint + ")" }
 func (h *hinted) Unwrap() error { return h.err }
+
+// Parts takes the text of err apart for a list, where other columns say what was
+// tried on what and one hint serves many lines: the cause without the operation
+// and object of err itself, and the outermost hint, or "".
+func Parts(err error) (cause, hint string) {
+	cause, hint = err.Error(), hintOf(err)
+	if hint != "" {
+		cause = strings.ReplaceAll(cause, " ("+hint+")", "")
+	}
+	if e, ok := err.(*Error); ok {
+		cause = strings.TrimPrefix(cause, e.head())
+	}
+	return cause, hint
+}
+
+func hintOf(err error) string {
+	var e *Error
+	var h *hinted
+	switch {
+	case errors.As(err, &h): // goes around an Error, or hides none that has a hint
+		return h.hint
+	case errors.As(err, &e) && e.Hint != "":
+		return e.Hint
+	case e != nil:
+		return hintOf(e.Err)
+	}
+	return ""
+}
 
 // classed joins a class and its detail in one line.
 type classed struct {
