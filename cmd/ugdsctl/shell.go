@@ -2,7 +2,7 @@ package main
 
 import (
 	"bytes"
-	"runtime/debug"
+	"regexp"
 	"strings"
 	"time"
 
@@ -72,35 +72,39 @@ does not exist. man -l DIR/ugdsctl-put.1 shows one.`,
 	}
 }
 
+// manDate is that of the texts; it rises when they change much.
+var manDate = time.Date(2026, time.November, 1, 0, 0, 0, 0, time.UTC)
+
+// emptyDefault is how cobra writes the default of a flag that has none.
+var emptyDefault = regexp.MustCompile(`(?m)^(\\fB-.*\\fP)(=\[\]|=""|=|=0|=\[0\]|\[=false\])$`)
+
+// listDefault is how it writes one that is a list.
+var listDefault = regexp.MustCompile(`(?m)^(\\fB-.*\\fP)=\[(.*)\]$`)
+
 // manPages makes the pages, by the names of their files.
 func manPages(root *cobra.Command) (map[string][]byte, error) {
 	root.DisableAutoGenTag = true // the pages follow from the program alone
 	pages := map[string][]byte{}
-	date := buildTime()
-	for _, cmd := range append([]*cobra.Command{root}, root.Commands()...) {
-		if cmd != root && !cmd.IsAvailableCommand() {
-			continue
-		}
+	for _, cmd := range withPages(root) {
 		var b bytes.Buffer
-		h := &doc.GenManHeader{Section: "1", Source: "uGDS Store", Manual: "uGDS Store", Date: &date}
+		h := &doc.GenManHeader{Section: "1", Source: "uGDS Store", Manual: "uGDS Store", Date: &manDate}
 		if err := doc.GenMan(cmd, h, &b); err != nil {
 			return nil, err
 		}
-		pages[strings.ReplaceAll(cmd.CommandPath(), " ", "-")+".1"] = b.Bytes()
+		page := emptyDefault.ReplaceAll(b.Bytes(), []byte("$1"))
+		page = listDefault.ReplaceAll(page, []byte("$1=$2"))
+		pages[strings.ReplaceAll(cmd.CommandPath(), " ", "-")+".1"] = page
 	}
 	return pages, nil
 }
 
-// buildTime is that of the source, if the program knows it.
-func buildTime() time.Time {
-	if b, ok := debug.ReadBuildInfo(); ok {
-		for _, s := range b.Settings {
-			if s.Key == "vcs.time" {
-				if at, err := time.Parse(time.RFC3339, s.Value); err == nil {
-					return at.UTC()
-				}
-			}
+// withPages gives cmd and the verbs below it that a user sees.
+func withPages(cmd *cobra.Command) []*cobra.Command {
+	out := []*cobra.Command{cmd}
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() {
+			out = append(out, withPages(c)...)
 		}
 	}
-	return time.Unix(0, 0).UTC()
+	return out
 }

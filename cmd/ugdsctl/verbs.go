@@ -45,7 +45,7 @@ func (s *sizeValue) String() string {
 	if *s == 0 {
 		return ""
 	}
-	return base.FormatBytes(int64(*s))
+	return ctl.FlagBytes(int64(*s))
 }
 
 func (s *sizeValue) Type() string { return "SIZE" }
@@ -78,7 +78,11 @@ func (n *namespaceValue) Set(text string) error {
 func args(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, a []string) error {
 		if len(a) < least || most >= 0 && len(a) > most {
-			return ctl.UsageError(cmd.Name(), "got %d arguments, want %s; see ugdsctl %s --help", len(a), what, cmd.Name())
+			got := fmt.Sprintf("%d arguments", len(a))
+			if len(a) == 1 {
+				got = "1 argument"
+			}
+			return ctl.UsageError(cmd.Name(), "got %s, want %s; see ugdsctl %s --help", got, what, cmd.Name())
 		}
 		return nil
 	}
@@ -224,8 +228,9 @@ func fsckCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
 device.
 
 With --repair --yes it removes objects that are not what was put, lists each of
-them, and writes damaged superblock copies anew; without --yes it tells what it
-would remove.
+them and why, and writes damaged superblock copies and labels anew; without
+--yes it tells what it would do. docs/cli.md tells what else can be done after a
+damage.
 
 Exit status: 0 clean, 1 repaired, 4 faults are left, 8 it could not run.`,
 		Example: `  ugdsctl fsck --store DIR

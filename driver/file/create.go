@@ -97,7 +97,10 @@ func createError(path string, size int64, err error) error {
 	case unix.EEXIST:
 		return base.WithHint(base.Errorf("create", path, base.ErrExists, "%w", err),
 			"remove it or choose another path")
-	case unix.ENOSPC, unix.EDQUOT, unix.EFBIG:
+	case unix.EFBIG:
+		return base.WithHint(base.Errorf("create", path, base.ErrNoSpace, "%s needed: %w", base.FormatBytes(size), err),
+			"the limit of this process (ulimit -f) or of the file system is smaller")
+	case unix.ENOSPC, unix.EDQUOT:
 		free := ""
 		if fs, e := unix.StatFS(filepath.Dir(path)); e == nil {
 			free = ", " + base.FormatBytes(fs.FreeBytes) + " are free"

@@ -97,6 +97,36 @@ func InUse(path string) error {
 	return nil
 }
 
+// MayWrite refuses, with ErrReadOnly, what Open would refuse for writing because
+// it is read-only for this process. It writes nothing and knows nothing of locks.
+func MayWrite(path string) error {
+	err := unix.MayWrite(path)
+	if err == nil {
+		err = blockReadOnly(path)
+	}
+	if err != nil {
+		return openError(&Options{Path: path}, unix.ErrnoOf(err))
+	}
+	return nil
+}
+
+// blockReadOnly is EROFS for a block device that takes no writes.
+func blockReadOnly(path string) error {
+	st, err := unix.StatPath(path)
+	if err != nil || st.Kind != unix.KindBlock {
+		return err
+	}
+	f, err := unix.Open(path, unix.ReadOnly, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	if ro, err := unix.BlockReadOnly(f); err != nil || ro {
+		return unix.EROFS
+	}
+	return nil
+}
+
 // verdict is who holds a file and whether they can still let go by themselves.
 type verdict struct {
 	dead  bool // the owner is dead; its requests are landing

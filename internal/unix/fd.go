@@ -56,6 +56,7 @@ const (
 	NonBlock  = unix.O_NONBLOCK
 	CreateNew = unix.O_CREAT | unix.O_EXCL
 	Directory = unix.O_DIRECTORY
+	Unnamed   = unix.O_TMPFILE // a file without a name in the directory that is named; see Link
 )
 
 // Open opens path with O_CLOEXEC and the given flags; mode matters only with
@@ -74,7 +75,7 @@ func Open(path string, flags int, mode uint32) (*FD, error) {
 // writing; it vanishes with its last descriptor unless Link names it. EOPNOTSUPP
 // or EISDIR where the file system has no such files.
 func OpenUnnamed(dir string, mode uint32) (*FD, error) {
-	return Open(dir, unix.O_TMPFILE|unix.O_RDWR, mode)
+	return Open(dir, Unnamed|ReadWrite, mode)
 }
 
 // Link gives the file behind f, which OpenUnnamed made, the name path. EEXIST if

@@ -123,6 +123,14 @@ func Truncate(f *FD, size int64) error {
 	return Retry(time.Time{}, func() error { return unix.Ftruncate(f.Int(), size) })
 }
 
+// MayWrite tells whether this process may write to path: nil, EACCES, EROFS, or
+// what else looking at it gives. It opens nothing.
+func MayWrite(path string) error {
+	return Retry(time.Time{}, func() error {
+		return unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK, unix.AT_EACCESS)
+	})
+}
+
 // Fdatasync makes the data of the file durable. It is never retried after a
 // failure: the kernel reports a lost write once.
 func Fdatasync(f *FD) error {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/ugds-store/ugds/internal/base"
@@ -151,7 +152,7 @@ func execCase(run func(context.Context, []byte) ([]byte, error)) func(context.Co
 
 func showBench(ctx context.Context, e *Env, r *bench.Report, o *BenchOptions) error {
 	if o.HTML != "" {
-		err := e.output(ctx, o.HTML, func(w io.Writer) error { return r.WriteHTML(w) })
+		err := e.output(ctx, o.HTML, true, func(w io.Writer) error { return r.WriteHTML(w) })
 		if err != nil {
 			return err
 		}
@@ -181,7 +182,7 @@ func benchGroups(o *BenchOptions) ([]bench.Group, error) {
 		MaxObjects: bench.MaxSweepObjects}
 	known := []string{bench.OpPut, bench.OpGet, bench.OpMixed, bench.OpDelete, bench.OpExists}
 	for _, op := range o.Ops {
-		if !oneOf(op, known) {
+		if !slices.Contains(known, op) {
 			return nil, usage("bench", "--op %q: there are %s", op, strings.Join(known, ", "))
 		}
 		s.Ops = append(s.Ops, op)
@@ -222,15 +223,6 @@ func benchGroups(o *BenchOptions) ([]bench.Group, error) {
 		}
 	}
 	return s.Groups(), nil
-}
-
-func oneOf(s string, list []string) bool {
-	for _, l := range list {
-		if s == l {
-			return true
-		}
-	}
-	return false
 }
 
 // benchPlace finds the store and the raw device that the user named.

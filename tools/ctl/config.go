@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -165,7 +166,7 @@ func (c *config) write(dir string) error {
 	if err := toml.NewEncoder(&b).Encode(c); err != nil {
 		return base.Wrap("write", ConfigName, err)
 	}
-	return replaceFile(filepath.Join(dir, ConfigName), 0o644, func(f *os.File) error {
+	return writeFile(filepath.Join(dir, ConfigName), true, func(f io.Writer) error {
 		_, err := f.Write(b.Bytes())
 		return err
 	})
@@ -186,44 +187,4 @@ func targetAt(dir, target string) string {
 		return target // has no path
 	}
 	return probe.WithPath(target, at(dir, path))
-}
-
-// replaceFile writes a file under a temporary name beside it, makes it durable
-// and puts it in place; after any failure the old one, or none, is there.
-func replaceFile(name string, mode fs.FileMode, fill func(f *os.File) error) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*.tmp")
-	if err != nil {
-		return base.Wrap("create a file beside", name, err)
-	}
-	defer func() {
-		if err != nil {
-			f.Close()
-			os.Remove(f.Name())
-		}
-	}()
-	if err := f.Chmod(mode); err != nil {
-		return base.Wrap("write", name, err)
-	}
-	if err := fill(f); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return base.Wrap("write", name, err)
-	}
-	if err := f.Close(); err != nil {
-		return base.Wrap("write", name, err)
-	}
-	if err := os.Rename(f.Name(), name); err != nil {
-		return base.Wrap("put in place", name, err)
-	}
-	return syncDir(filepath.Dir(name))
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return base.Wrap("sync", dir, err)
-	}
-	defer d.Close()
-	return base.Wrap("sync", dir, d.Sync())
 }

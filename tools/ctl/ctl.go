@@ -136,7 +136,7 @@ var classes = []struct {
 	{base.ErrLocked, "locked", ExitLocked},
 	{base.ErrInUse, "in_use", ExitLocked},
 	{base.ErrInvalid, "invalid", ExitUsage},
-	{base.ErrOutOfRange, "out_of_range", ExitFailure},
+	{base.ErrOutOfRange, "out_of_range", ExitUsage},
 	{base.ErrMetaFull, "metadata_full", ExitFailure},
 	{base.ErrNoSpace, "no_space", ExitFailure},
 	{base.ErrBusy, "busy", ExitFailure},

@@ -187,7 +187,7 @@ func demoFormat(ctx context.Context, e *Env, t *Target, devices []string, o Demo
 	}
 	if err := checkSpace(t.Dir, bytes+metaReserve); err != nil && len(devices) == 0 {
 		if fits := demoFits(t.Dir); fits >= DemoMinSize {
-			return base.WithHint(err, "--size %s fits, --store DIR goes elsewhere", flagBytes(fits))
+			return base.WithHint(err, "--size %s fits, --store DIR goes elsewhere", FlagBytes(fits))
 		}
 		return base.WithHint(err, "--store DIR goes elsewhere")
 	}

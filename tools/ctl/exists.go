@@ -21,10 +21,10 @@ type ExistsOptions struct {
 
 type existsDoc struct {
 	header
-	Namespace string   `json:"namespace"`
-	Keys      int64    `json:"keys"`
-	There     int64    `json:"there"`
-	Missing   []keyDoc `json:"missing"`
+	nameDoc
+	Keys    int64    `json:"keys"`
+	There   int64    `json:"there"`
+	Missing []keyDoc `json:"missing"`
 }
 
 // Exists tells which of the keys are missing. Standard input is read to its end
@@ -34,7 +34,7 @@ func Exists(ctx context.Context, e *Env, t *Target, o ExistsOptions) error {
 }
 
 func exists(ctx context.Context, e *Env, t *Target, o ExistsOptions) error {
-	doc := existsDoc{header: head("exists", nil), Namespace: t.namespace(), Missing: []keyDoc{}}
+	doc := existsDoc{header: head("exists", nil), nameDoc: docName(t.namespace()), Missing: []keyDoc{}}
 	keys := &keySource{ctx: ctx, e: e, t: t, args: o.Keys}
 	chunk, err := keys.next()
 	if err != nil {

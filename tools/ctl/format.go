@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/ugds-store/ugds/driver/file"
@@ -125,8 +126,8 @@ func planFormat(ctx context.Context, e *Env, t *Target, o FormatOptions) (doc *f
 	if doc.Config, err = planConfig(t, targets, doc.Meta); err != nil {
 		return nil, err
 	}
-	if o.Sparse {
-		return doc, nil
+	if err := doc.mayWrite(); err != nil || o.Sparse {
+		return doc, err
 	}
 	return doc, doc.checkSpace()
 }
@@ -246,6 +247,36 @@ func metaHolds(dir string) (string, error) {
 	return fmt.Sprintf("the metadata of store %v", store.ID(id.Store)), nil
 }
 
+// mayWrite refuses what cannot be written: the same that --yes would meet.
+func (d *formatDoc) mayWrite() error {
+	dirs := []string{d.Meta}
+	if d.Store != "" {
+		dirs = append(dirs, d.Store)
+	}
+	for _, p := range d.Devices {
+		path, isPath := filePath(p.Target)
+		switch {
+		case !isPath:
+			continue
+		case p.Action != actOverwrite:
+			dirs = append(dirs, path)
+		}
+		if p.Action == actCreate {
+			continue
+		}
+		if err := file.MayWrite(path); err != nil {
+			return err
+		}
+	}
+	for _, path := range dirs {
+		dir := existing(path)
+		if err := unix.MayWrite(dir); err != nil {
+			return base.WithHint(base.Errorf("format", path, base.ErrReadOnly, "nothing can be made in %s: %w", dir, err), "go elsewhere")
+		}
+	}
+	return nil
+}
+
 // checkSpace adds up what must be free on each file system.
 func (d *formatDoc) checkSpace() error {
 	need := map[unix.Dev]int64{}
@@ -294,18 +325,23 @@ func (d *formatDoc) smaller(err error, dir string, n int64) error {
 	if fs, ferr := unix.StatFS(dir); ferr == nil && n > 0 {
 		fits := (fs.FreeBytes - metaReserve) / n / base.MiB * base.MiB
 		if fits >= store.MinDeviceBytes {
-			return base.WithHint(err, "--size %s fits, --sparse reserves nothing", flagBytes(fits))
+			return base.WithHint(err, "--size %s fits, --sparse reserves nothing", FlagBytes(fits))
 		}
 	}
 	return base.WithHint(err, "free space or go elsewhere; --sparse reserves nothing")
 }
 
-// flagBytes writes n, a multiple of a MiB, as a flag takes it.
-func flagBytes(n int64) string {
-	if n%base.GiB == 0 {
+// FlagBytes writes n bytes as a flag takes them.
+func FlagBytes(n int64) string {
+	switch {
+	case n%base.GiB == 0:
 		return fmt.Sprintf("%dGiB", n/base.GiB)
+	case n%base.MiB == 0:
+		return fmt.Sprintf("%dMiB", n/base.MiB)
+	case n%base.KiB == 0:
+		return fmt.Sprintf("%dKiB", n/base.KiB)
 	}
-	return fmt.Sprintf("%dMiB", n/base.MiB)
+	return strconv.FormatInt(n, 10)
 }
 
 // checkSpace refuses when fewer than need bytes are free where path will be.

@@ -36,14 +36,14 @@ func TestFormatNames(t *testing.T) {
 // TestHintsFit: the sizes that hints name are taken as they are printed.
 func TestHintsFit(t *testing.T) {
 	for _, n := range []int64{64 * base.MiB, base.GiB, 1500 * base.MiB, 3 * base.GiB} {
-		if back, err := base.ParseBytes(flagBytes(n)); err != nil || back != n {
-			t.Errorf("%d: %s, %v", n, flagBytes(n), err)
+		if back, err := base.ParseBytes(FlagBytes(n)); err != nil || back != n {
+			t.Errorf("%d: %s, %v", n, FlagBytes(n), err)
 		}
 	}
 	dir := t.TempDir()
 	if n := demoFits(dir); n > 0 {
 		if err := checkSpace(dir, demoStoreBytes(n)+metaReserve); err != nil {
-			t.Errorf("--size %s: %v", flagBytes(n), err)
+			t.Errorf("--size %s: %v", FlagBytes(n), err)
 		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/meta"
@@ -19,37 +21,44 @@ type FsckOptions struct {
 
 type fsckDoc struct {
 	header
-	Clean      bool                  `json:"clean"`    // nothing is wrong now
-	Repaired   bool                  `json:"repaired"` // something was, before
-	Verified   bool                  `json:"verified"` // every value was read
-	Layout     *store.Layout         `json:"layout"`   // null if the superblocks do not tell
-	LastGen    uint64                `json:"last_generation"`
-	MarkGen    uint64                `json:"mark_generation"`
-	Usage      store.Usage           `json:"usage"`
-	FreeBytes  int64                 `json:"free_bytes"`
-	Namespaces []store.NamespaceInfo `json:"namespaces"`
-	Findings   []findingDoc          `json:"findings"`
-	Removed    []removedDoc          `json:"removed"`
+	Clean      bool              `json:"clean"`    // nothing is wrong now
+	Repaired   bool              `json:"repaired"` // something was, before
+	Verified   bool              `json:"verified"` // every value was read
+	Layout     *store.Layout     `json:"layout"`   // null if the superblocks do not tell
+	LastGen    uint64            `json:"last_generation"`
+	MarkGen    uint64            `json:"mark_generation"`
+	Usage      store.Usage       `json:"usage"`
+	FreeBytes  int64             `json:"free_bytes"`
+	Namespaces []namespaceDoc    `json:"namespaces"`
+	Findings   []findingDoc      `json:"findings"`
+	Removed    []removedDoc      `json:"removed"`
+	Rewritten  []store.Rewritten `json:"rewritten"`
 }
 
 type findingDoc struct {
-	Severity  string  `json:"severity"` // "error", "warning" or "note"
-	Area      string  `json:"area"`
-	Target    string  `json:"target"`
-	Namespace string  `json:"namespace"`
-	Object    *keyDoc `json:"object"` // null if it is not about one
-	Text      string  `json:"text"`
+	Severity string `json:"severity"` // "error", "warning" or "note"
+	Area     string `json:"area"`
+	Target   string `json:"target"`
+	nameDoc
+	Object *keyDoc `json:"object"` // null if it is not about one
+	Text   string  `json:"text"`
+	Hint   string  `json:"hint"`  // what can be done, or ""
+	Mends  string  `json:"mends"` // what a repair writes anew because of it, or ""
 }
 
 type removedDoc struct {
-	Namespace string `json:"namespace"`
+	nameDoc
 	keyDoc
+	Text string `json:"text"` // what was wrong with it
 }
 
 // Fsck checks a store that nobody has open. It changes nothing unless it is told
 // to repair, and then it only removes objects that are not what was put, and
-// writes damaged superblock copies anew.
+// writes damaged superblock copies and labels anew.
 func Fsck(ctx context.Context, e *Env, t *Target, o FsckOptions) error {
+	if o.Yes && !o.Repair {
+		return FsckArgs(usage("fsck", "--yes without --repair: a check alone changes nothing"))
+	}
 	r, repaired, err := fsck(ctx, e, t, o)
 	if err != nil {
 		return e.fail("fsck", couldNotRun(err))
@@ -93,7 +102,7 @@ func fsck(ctx context.Context, e *Env, t *Target, o FsckOptions) (r *store.Repor
 	if r, err = check(ctx, e, t, o, store.Check); err != nil {
 		return nil, false, err
 	}
-	r.Removed = done.Removed
+	r.Removed, r.Rewritten = done.Removed, done.Rewritten
 	return r, r.Clean(), nil
 }
 
@@ -136,15 +145,15 @@ func (e *Env) tellRemoved(t *Target, x store.Removed) error {
 	if e.JSON {
 		w = e.Stderr
 	}
-	_, err := fmt.Fprintf(w, "removed: %s %s\n", showName(x.Namespace), t.showKey(x.Key))
+	_, err := fmt.Fprintf(w, "removed: %s %s: %s\n", showName(x.Namespace), t.showKey(x.Key), x.Text)
 	return base.Wrap("write", "the list of what is removed", err)
 }
 
 func docReport(r *store.Report, repaired bool) fsckDoc {
 	d := fsckDoc{head("fsck", nil), r.Clean(), repaired, r.Verified, r.Layout, r.LastGen, r.MarkGen,
-		r.Usage, r.FreeBytes, r.Namespaces, []findingDoc{}, []removedDoc{}}
+		r.Usage, r.FreeBytes, docNamespaces(r.Namespaces), []findingDoc{}, []removedDoc{}, r.Rewritten}
 	for _, f := range r.Findings {
-		fd := findingDoc{string(f.Severity), f.Area, f.Target, f.Namespace, nil, f.Text}
+		fd := findingDoc{string(f.Severity), f.Area, f.Target, docName(f.Namespace), nil, f.Text, f.Hint, f.Mends}
 		if f.Key != nil {
 			k := docKey(f.Key)
 			fd.Object = &k
@@ -152,13 +161,13 @@ func docReport(r *store.Report, repaired bool) fsckDoc {
 		d.Findings = append(d.Findings, fd)
 	}
 	for _, x := range r.Removed {
-		d.Removed = append(d.Removed, removedDoc{x.Namespace, docKey(x.Key)})
+		d.Removed = append(d.Removed, removedDoc{docName(x.Namespace), docKey(x.Key), x.Text})
 	}
 	return d
 }
 
 func (e *Env) reportText(t *Target, r *store.Report, o FsckOptions, repaired bool) error {
-	doomed := 0
+	var h hints
 	for _, f := range r.Findings {
 		what := f.Area
 		if f.Target != "" {
@@ -166,52 +175,97 @@ func (e *Env) reportText(t *Target, r *store.Report, o FsckOptions, repaired boo
 		}
 		if f.Key != nil {
 			what += " " + showName(f.Namespace) + " " + t.showKey(f.Key)
-			if f.Severity == store.SevError {
-				doomed++
-			}
 		}
 		if err := e.say("%s: %s: %s", f.Severity, what, f.Text); err != nil {
 			return err
 		}
+		h.add(f.Hint)
 	}
-	return e.say("%s", verdict(r, o, repaired, doomed))
+	if err := h.say(e); err != nil {
+		return err
+	}
+	for _, w := range r.Rewritten {
+		if err := e.say("written anew: %s of %s", w.What, w.Target); err != nil {
+			return err
+		}
+	}
+	return e.say("%s", verdict(r, o, repaired))
 }
 
 // verdict is the last line of fsck.
-func verdict(r *store.Report, o FsckOptions, repaired bool, doomed int) string {
-	found := count(r.Usage.Objects, "object") + " of " + base.FormatBytes(r.Usage.Bytes)
+func verdict(r *store.Report, o FsckOptions, repaired bool) string {
+	checked := count(r.Usage.Objects, "object") + " of " + base.FormatBytes(r.Usage.Bytes)
 	if r.Verified {
-		found += ", every byte read"
+		checked += ", every byte read"
 	}
-	found += ": "
+	checked += ": "
+	if lost(r) {
+		checked = "" // nobody could count them
+	}
+	faults := r.Faults()
+	found := count(int64(faults), "error")
+	if n := warnings(r); n > 0 && faults > 0 {
+		found += " and " + count(int64(n), "warning")
+	} else if n > 0 {
+		found = count(int64(n), "warning")
+	}
 	switch {
 	case repaired:
-		return found + "repaired"
+		return checked + "repaired"
 	case r.Clean():
-		return found + "clean"
+		return checked + "clean"
 	case o.Repair && o.Yes:
-		return "faults are left that a repair cannot remove"
-	case o.Repair && beyondRepair(r) && r.Faults() == 0:
-		return found + "nothing was changed; a repair cannot help: get what can be read, and put it into a new store"
+		return checked + found + " left, which a repair cannot remove"
+	case o.Repair && beyondRepair(r) && faults == 0:
+		return checked + found + "; nothing was changed, and a repair cannot help: get what can be read, and put it into a new store"
 	case o.Repair && beyondRepair(r):
-		return "nothing was changed; a repair cannot help: bring the missing parts back"
+		return checked + found + "; nothing was changed, and a repair cannot help: bring the missing parts back"
 	case o.Repair:
-		return fmt.Sprintf("nothing was changed; with --yes, %s would be removed and damaged superblock copies written anew", count(int64(doomed), "object"))
-	case r.Faults() > 0:
-		return "faults were found, nothing was changed"
+		return checked + found + "; nothing was changed; with --yes, " + plan(r)
 	}
-	return found + "damage was found, nothing was changed"
+	return checked + found + "; nothing was changed"
+}
+
+func warnings(r *store.Report) (n int) {
+	for _, f := range r.Findings {
+		if f.Severity == store.SevWarning {
+			n++
+		}
+	}
+	return n
+}
+
+// plan says what a repair would do.
+func plan(r *store.Report) string {
+	var does, mends []string
+	if n := int64(len(r.Doomed())); n > 0 {
+		does = append(does, count(n, "object")+" would be removed")
+	}
+	for _, f := range r.Findings {
+		if f.Mends != "" {
+			mends = append(mends, f.Mends+" of "+f.Target)
+		}
+	}
+	if len(mends) > 0 {
+		does = append(does, "this would be written anew: "+strings.Join(mends, ", "))
+	}
+	if len(does) == 0 {
+		return "the store would be opened and closed, which mends what the warnings are about"
+	}
+	return strings.Join(does, " and ")
+}
+
+// lost tells whether a fault hides all objects.
+func lost(r *store.Report) bool {
+	return slices.ContainsFunc(r.Findings, func(f store.Finding) bool { return f.Key == nil && f.Severity == store.SevError })
 }
 
 // beyondRepair tells whether the store does not open for writing, which a repair
 // needs.
 func beyondRepair(r *store.Report) bool {
-	for _, f := range r.Findings {
-		if f.Key == nil && (f.Severity == store.SevError || f.Severity == store.SevWarning && f.Area == "superblock" && f.Target == "") {
-			return true
-		}
-	}
-	return false
+	return lost(r) || slices.ContainsFunc(r.Findings, func(f store.Finding) bool {
+		return f.Severity == store.SevWarning && f.Area == "superblock" && f.Target == ""
+	})
 }
 
 // FsckArgs gives an error about arguments the exit status that fsck has for it.

@@ -22,7 +22,7 @@ type GetOptions struct {
 
 type getDoc struct {
 	header
-	Namespace string `json:"namespace"`
+	nameDoc
 	keyDoc
 	File   string `json:"file"`
 	Offset int64  `json:"offset"`
@@ -61,12 +61,12 @@ func get(ctx context.Context, e *Env, t *Target, o GetOptions) error {
 	if err := mayWrite(o); err != nil {
 		return err
 	}
-	doc := getDoc{header: head("get", nil), Namespace: t.namespace(), keyDoc: docKey(key), File: o.File}
+	doc := getDoc{header: head("get", nil), nameDoc: docName(t.namespace()), keyDoc: docKey(key), File: o.File}
 	err = e.withNamespace(ctx, "get", t, true, func(ns *store.Namespace) error {
 		if ns == nil {
 			return noKey("get", t, key)
 		}
-		return getStream(ctx, e, ns, t.showKey(key), key, r, o.File, &doc)
+		return getStream(ctx, e, ns, t.showKey(key), key, r, o, &doc)
 	})
 	if err != nil {
 		return err
@@ -77,7 +77,7 @@ func get(ctx context.Context, e *Env, t *Target, o GetOptions) error {
 	return nil
 }
 
-func getStream(ctx context.Context, e *Env, ns *store.Namespace, name string, key []byte, rng byteRange, file string, doc *getDoc) error {
+func getStream(ctx context.Context, e *Env, ns *store.Namespace, name string, key []byte, rng byteRange, o GetOptions, doc *getDoc) error {
 	r, err := ns.NewReader(ctx, key)
 	if err != nil {
 		return err
@@ -90,11 +90,11 @@ func getStream(ctx context.Context, e *Env, ns *store.Namespace, name string, ke
 	}
 	doc.Offset, doc.Bytes = off, n
 	var bar Bar = noBar{}
-	if file != Std || !e.Screen {
+	if o.File != Std || !e.Screen {
 		bar = e.progress("get", n)
 	}
 	defer bar.Done()
-	return e.output(ctx, file, func(w io.Writer) error { return copyRange(ctx, w, r, off, n, bar) })
+	return e.output(ctx, o.File, o.Force, func(w io.Writer) error { return copyRange(ctx, w, r, off, n, bar) })
 }
 
 // copyRange reads in units that begin and end on pieces, so that none is read
@@ -127,16 +127,20 @@ func mayWrite(o GetOptions) error {
 	case err != nil:
 		return base.Wrap("get", o.File, pathCause(err))
 	case st.Mode().IsRegular():
-		return base.WithHint(base.Errorf("get", o.File, base.ErrExists, "the file exists"), "--force replaces it")
+		return fileExists(o.File)
 	case st.IsDir():
 		return usage("get", "%s is a directory", o.File)
 	}
 	return nil
 }
 
+func fileExists(name string) error {
+	return base.WithHint(base.Errorf("get", name, base.ErrExists, "the file exists"), "--force replaces it")
+}
+
 // output gives fill the file, standard output or the device named name. A
-// regular file is filled under another name first.
-func (e *Env) output(ctx context.Context, name string, fill func(w io.Writer) error) error {
+// regular file appears when it is whole; force replaces one that exists.
+func (e *Env) output(ctx context.Context, name string, force bool, fill func(w io.Writer) error) error {
 	if name == Std {
 		return fill(e.Stdout)
 	}
@@ -151,7 +155,7 @@ func (e *Env) output(ctx context.Context, name string, fill func(w io.Writer) er
 		}
 		return errors.Join(fill(Interruptible(ctx, f)), f.Close())
 	}
-	return replaceFile(name, 0o644, func(f *os.File) error { return fill(f) })
+	return writeFile(name, force, fill)
 }
 
 // byteRange is a part of a value; len -1 means to the end.
@@ -201,8 +205,12 @@ func (r byteRange) of(name string, size int64) (off, n int64, err error) {
 // the message names already.
 func pathCause(err error) error {
 	var p *fs.PathError
-	if errors.As(err, &p) {
+	var l *os.LinkError
+	switch {
+	case errors.As(err, &p):
 		return p.Err
+	case errors.As(err, &l):
+		return l.Err
 	}
 	return err
 }

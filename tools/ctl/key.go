@@ -4,21 +4,17 @@ import (
 	"encoding/hex"
 	"strconv"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
+	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/store"
 )
-
-// hexMark begins a key that is shown in hexadecimal.
-const hexMark = "hex:"
 
 // parseKey reads a key from the command line.
 func (t *Target) parseKey(verb, s string) ([]byte, error) {
 	key := []byte(s)
 	if t.Hex {
 		var err error
-		if key, err = hex.DecodeString(strings.TrimPrefix(s, hexMark)); err != nil {
+		if key, err = hex.DecodeString(strings.TrimPrefix(s, base.HexMark)); err != nil {
 			return nil, usage(verb, "key %q is not hexadecimal", s)
 		}
 	}
@@ -36,36 +32,44 @@ func (t *Target) parsePrefix(verb, s string) ([]byte, error) {
 	return t.parseKey(verb, s)
 }
 
-// showKey prints a key on one line: as it is if it is printable text, else as
-// hex:…, so that no key can be taken for another.
+// showKey prints a key on one line.
 func (t *Target) showKey(key []byte) string {
 	if t.Hex {
 		return hex.EncodeToString(key)
 	}
-	if printable(key) {
-		return string(key)
-	}
-	return hexMark + hex.EncodeToString(key)
+	return base.KeyText(key)
 }
 
 // showName prints the name of a namespace on one line.
 func showName(name string) string {
-	if printable([]byte(name)) {
+	if base.PrintableKey([]byte(name)) {
 		return name
 	}
 	return strconv.QuoteToASCII(name)
 }
 
-func printable(key []byte) bool {
-	if !utf8.Valid(key) || strings.HasPrefix(string(key), hexMark) {
-		return false
+// nameDoc is the namespace of what a document tells. JSON strings are UTF-8, names
+// any bytes.
+type nameDoc struct {
+	Namespace    string `json:"namespace"`     // other bytes replaced by U+FFFD
+	NamespaceHex string `json:"namespace_hex"` // the bytes
+}
+
+func docName(name string) nameDoc { return nameDoc{name, hex.EncodeToString([]byte(name))} }
+
+// namespaceDoc is a namespace in a list.
+type namespaceDoc struct {
+	Name    string      `json:"name"`     // as in nameDoc
+	NameHex string      `json:"name_hex"` // the bytes
+	Usage   store.Usage `json:"usage"`
+}
+
+func docNamespaces(list []store.NamespaceInfo) []namespaceDoc {
+	out := make([]namespaceDoc, 0, len(list))
+	for _, n := range list {
+		out = append(out, namespaceDoc{n.Name, hex.EncodeToString([]byte(n.Name)), n.Usage})
 	}
-	for _, r := range string(key) {
-		if !unicode.IsPrint(r) {
-			return false
-		}
-	}
-	return true
+	return out
 }
 
 // keyDoc is a key in a document: the bytes, and the text if there is one.
@@ -76,7 +80,7 @@ type keyDoc struct {
 
 func docKey(key []byte) keyDoc {
 	d := keyDoc{KeyHex: hex.EncodeToString(key)}
-	if printable(key) {
+	if base.PrintableKey(key) {
 		s := string(key)
 		d.Key = &s
 	}

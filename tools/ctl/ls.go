@@ -2,6 +2,7 @@ package ctl
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -83,11 +84,14 @@ func (l *listing) begin() error {
 	if !l.e.JSON {
 		return nil
 	}
-	name, err := json.Marshal(l.t.namespace())
+	b, err := json.MarshalIndent(struct {
+		header
+		nameDoc
+	}{head("ls", nil), docName(l.t.namespace())}, "", "  ")
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(l.w, "{\n  \"version\": %d,\n  \"verb\": \"ls\",\n  \"namespace\": %s,\n  \"objects\": [", DocVersion, name)
+	_, err = fmt.Fprintf(l.w, "%s,\n  \"objects\": [", bytes.TrimSuffix(b, []byte("\n}")))
 	return err
 }
 

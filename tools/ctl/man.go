@@ -2,6 +2,7 @@ package ctl
 
 import (
 	"context"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -28,7 +29,7 @@ func Man(ctx context.Context, e *Env, dir string, pages map[string][]byte) error
 		if ctx.Err() != nil {
 			return e.fail("man", interrupted{})
 		}
-		err := replaceFile(filepath.Join(dir, name), 0o644, func(f *os.File) error {
+		err := writeFile(filepath.Join(dir, name), true, func(f io.Writer) error {
 			_, err := f.Write(pages[name])
 			return err
 		})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -83,6 +84,24 @@ func (e *Env) say(format string, args ...any) error {
 	}
 	_, err := fmt.Fprintf(e.Stdout, format+"\n", args...)
 	return err
+}
+
+// hints are what a list ends with: what can be done, each thing once.
+type hints []string
+
+func (h *hints) add(hint string) {
+	if hint != "" && !slices.Contains(*h, hint) {
+		*h = append(*h, hint)
+	}
+}
+
+func (h hints) say(e *Env) error {
+	for _, text := range h {
+		if err := e.say("hint: %s", text); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // counted is a reader that moves a bar.

@@ -24,7 +24,7 @@ type PutOptions struct {
 
 type putDoc struct {
 	header
-	Namespace string `json:"namespace"`
+	nameDoc
 	keyDoc
 	Bytes int64 `json:"bytes"`
 }
@@ -53,7 +53,7 @@ func put(ctx context.Context, e *Env, t *Target, o PutOptions) error {
 		return err
 	}
 	if e.JSON {
-		return e.emit(putDoc{head("put", nil), t.namespace(), docKey(key), n})
+		return e.emit(putDoc{head("put", nil), docName(t.namespace()), docKey(key), n})
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ const (
 // request, and of whole requests.
 type replayDoc struct {
 	header
-	Namespace  string  `json:"namespace"`
+	nameDoc
 	BlockBytes int64   `json:"block_bytes"`
 	Requests   int64   `json:"requests"`
 	References int64   `json:"references"`
@@ -61,7 +61,7 @@ func Replay(ctx context.Context, e *Env, t *Target, o ReplayOptions) error {
 		return e.fail("replay", err)
 	}
 	defer in.Close()
-	p := &replay{o: o, doc: replayDoc{Namespace: t.namespace(), BlockBytes: o.BlockBytes}}
+	p := &replay{o: o, doc: replayDoc{nameDoc: docName(t.namespace()), BlockBytes: o.BlockBytes}}
 	err = e.with(ctx, "replay", t, false, func(s *session) error {
 		n, err := s.Namespace(ctx, t.namespace(), store.NamespaceOptions{Create: true})
 		if err != nil {

@@ -17,9 +17,9 @@ type RmOptions struct {
 
 type rmDoc struct {
 	header
-	Namespace string     `json:"namespace"`
-	Removed   int        `json:"removed"`
-	Failed    []rmFailed `json:"failed"`
+	nameDoc
+	Removed int        `json:"removed"`
+	Failed  []rmFailed `json:"failed"`
 }
 
 type rmFailed struct {
@@ -70,7 +70,7 @@ func rm(ctx context.Context, e *Env, t *Target, o RmOptions) error {
 }
 
 func (e *Env) reportRm(t *Target, keys [][]byte, errs []error) error {
-	doc := rmDoc{header: head("rm", nil), Namespace: t.namespace(), Failed: []rmFailed{}}
+	doc := rmDoc{header: head("rm", nil), nameDoc: docName(t.namespace()), Failed: []rmFailed{}}
 	worst := 0
 	for i, err := range errs {
 		if err == nil {

@@ -11,18 +11,18 @@ import (
 
 type statObjectDoc struct {
 	header
-	Namespace string    `json:"namespace"`
-	Object    objectDoc `json:"object"`
+	nameDoc
+	Object objectDoc `json:"object"`
 }
 
 type statStoreDoc struct {
 	header
-	Layout     store.Layout          `json:"layout"`
-	Usage      store.Usage           `json:"usage"`
-	Namespaces []store.NamespaceInfo `json:"namespaces"`
-	Space      spaceDoc              `json:"space"`
-	IndexBytes int64                 `json:"index_bytes"` // of memory
-	Devices    []deviceDoc           `json:"devices"`
+	Layout     store.Layout   `json:"layout"`
+	Usage      store.Usage    `json:"usage"`
+	Namespaces []namespaceDoc `json:"namespaces"`
+	Space      spaceDoc       `json:"space"`
+	IndexBytes int64          `json:"index_bytes"` // of memory
+	Devices    []deviceDoc    `json:"devices"`
 }
 
 // spaceDoc says where the bytes of the pool are.
@@ -59,7 +59,7 @@ func statObject(ctx context.Context, e *Env, t *Target, arg string) error {
 	}
 	doc := docObject(&info)
 	if e.JSON {
-		return e.emit(statObjectDoc{head("stat", nil), t.namespace(), doc})
+		return e.emit(statObjectDoc{head("stat", nil), docName(t.namespace()), doc})
 	}
 	crc := "none"
 	if doc.CRC32C != nil {
@@ -71,7 +71,7 @@ func statObject(ctx context.Context, e *Env, t *Target, arg string) error {
 	}
 	return e.table(
 		row("key", "%s", t.showKey(info.Key)),
-		row("namespace", "%s", t.namespace()),
+		row("namespace", "%s", showName(t.namespace())),
 		row("size", "%s", size(info.Size)),
 		row("space", "%s", size(info.SlotBytes)),
 		row("generation", "%d", info.Generation),
@@ -87,7 +87,8 @@ func statStore(ctx context.Context, e *Env, t *Target) error {
 		doc.Layout, doc.Usage, doc.IndexBytes = s.Info(), s.Usage(), st.IndexBytes
 		doc.Space = spaceDoc{st.Space.Capacity, st.Space.Allocated, st.Space.FreeSlab, st.Space.FreeSlot}
 		doc.Devices = docDevices(s.devs)
-		doc.Namespaces, err = s.Namespaces(ctx)
+		names, err := s.Namespaces(ctx)
+		doc.Namespaces = docNamespaces(names)
 		return err
 	})
 	if err != nil {

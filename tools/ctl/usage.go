@@ -12,11 +12,11 @@ import (
 
 type usageDoc struct {
 	header
-	Usage      store.Usage           `json:"usage"`
-	Namespaces []store.NamespaceInfo `json:"namespaces"`
-	Space      usageSpace            `json:"space"`
-	Slots      []slotDoc             `json:"slots"` // sizes that are in use
-	Devices    []deviceSpace         `json:"devices"`
+	Usage      store.Usage    `json:"usage"`
+	Namespaces []namespaceDoc `json:"namespaces"`
+	Space      usageSpace     `json:"space"`
+	Slots      []slotDoc      `json:"slots"` // sizes that are in use
+	Devices    []deviceSpace  `json:"devices"`
 }
 
 // usageSpace says where the bytes of the pool are; the parts add up to the capacity.
@@ -55,7 +55,8 @@ func storeUsage(ctx context.Context, e *Env, t *Target) error {
 	err := e.with(ctx, "usage", t, true, func(s *session) (err error) {
 		doc.Usage = s.Usage()
 		doc.addSpace(s.Info(), s.Stats().Space)
-		doc.Namespaces, err = s.Namespaces(ctx)
+		names, err := s.Namespaces(ctx)
+		doc.Namespaces = docNamespaces(names)
 		return err
 	})
 	if err != nil {

@@ -24,8 +24,9 @@ type VerifyOptions struct {
 
 type verifyAnswer struct {
 	header
-	Namespaces []string   `json:"namespaces"`
-	Objects    int64      `json:"objects"` // read
+	Namespaces []string   `json:"namespaces"`     // names, as in nameDoc
+	NamesHex   []string   `json:"namespaces_hex"` // their bytes
+	Objects    int64      `json:"objects"`        // read
 	Bytes      int64      `json:"bytes"`
 	NoChecksum int64      `json:"no_checksum"` // objects that can be read but not compared
 	Wrong      []wrongDoc `json:"wrong"`
@@ -34,10 +35,12 @@ type verifyAnswer struct {
 
 // wrongDoc is an object that is not what was put.
 type wrongDoc struct {
-	Namespace string `json:"namespace"`
+	nameDoc
 	keyDoc
 	errorDoc
-	shown string // the key as text has it
+	Hint string `json:"hint"` // what can be done, or ""
+
+	key []byte
 }
 
 // Verify reads every value of a namespace, or of all, and compares its checksum.
@@ -48,7 +51,7 @@ func Verify(ctx context.Context, e *Env, t *Target, o VerifyOptions) error {
 	if err != nil {
 		return e.fail("verify", err)
 	}
-	v := &verify{e: e, t: t, prefix: prefix, doc: verifyAnswer{Namespaces: []string{}, Wrong: []wrongDoc{}}}
+	v := &verify{e: e, t: t, prefix: prefix, doc: verifyAnswer{Namespaces: []string{}, NamesHex: []string{}, Wrong: []wrongDoc{}}}
 	err = e.with(ctx, "verify", t, true, func(s *session) error { return v.run(ctx, s, o.All) })
 	if !v.begun {
 		return e.fail("verify", err)
@@ -91,7 +94,8 @@ func (v *verify) run(ctx context.Context, s *session, all bool) error {
 		if err != nil {
 			return err
 		}
-		v.doc.Namespaces = append(v.doc.Namespaces, name)
+		at := docName(name)
+		v.doc.Namespaces, v.doc.NamesHex = append(v.doc.Namespaces, at.Namespace), append(v.doc.NamesHex, at.NamespaceHex)
 		if err := v.namespace(ctx, n); err != nil {
 			return err
 		}
@@ -150,7 +154,8 @@ func (v *verify) flush(ctx context.Context, n *store.Namespace) error {
 			return err // says nothing about this object
 		default:
 			class, _ := classify(err)
-			v.doc.Wrong = append(v.doc.Wrong, wrongDoc{n.Name(), docKey(v.keys[i]), errorDoc{class, err.Error()}, v.t.showKey(v.keys[i])})
+			cause, hint := base.Parts(err)
+			v.doc.Wrong = append(v.doc.Wrong, wrongDoc{docName(n.Name()), docKey(v.keys[i]), errorDoc{class, cause}, hint, v.keys[i]})
 		}
 	}
 	v.doc.Objects += int64(len(v.keys))
@@ -163,10 +168,15 @@ func (v *verify) flush(ctx context.Context, n *store.Namespace) error {
 
 // text lists what is wrong. It waits for the end: a bar would erase it.
 func (v *verify) text(cut bool) error {
+	var h hints
 	for _, w := range v.doc.Wrong {
-		if err := v.e.say("wrong: %s %s: %s", showName(w.Namespace), w.shown, w.Text); err != nil {
+		if err := v.e.say("wrong: %s %s: %s", showName(w.Namespace), v.t.showKey(w.key), w.Text); err != nil {
 			return err
 		}
+		h.add(w.Hint)
+	}
+	if err := h.say(v.e); err != nil {
+		return err
 	}
 	return v.e.say("%s", v.doc.verdict(cut))
 }
