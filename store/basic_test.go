@@ -15,10 +15,14 @@ var borderSizes = []int{0, 1, 511, 512, 4095, 4096, 4097, 65536, 65537, 1<<20 - 
 	2<<20 - 4096, 2 << 20, 3<<20 + 17, 5<<20 + 1}
 
 func TestPutGetReopen(t *testing.T) {
-	for _, engine := range []string{file.EngineURing, file.EnginePool} {
+	for _, on := range []box{{engine: file.EngineURing}, {engine: file.EnginePool}, {kind: sims}, {kind: sims, sizes: []int64{64 << 20}},
+		{kind: sims, sizes: []int64{64 << 20, 64 << 20, 64 << 20}}} {
+		if on.sizes == nil {
+			on.sizes = []int64{64 << 20, 96 << 20}
+		}
 		for _, d := range []store.Durability{store.Sync, store.Relaxed} {
-			t.Run(fmt.Sprintf("%s/%d", engine, d), func(t *testing.T) {
-				b := newBox(t, box{engine: engine, sizes: []int64{64 << 20, 96 << 20}})
+			t.Run(fmt.Sprintf("%s%s %d/%d", on.kind.name, on.engine, len(on.sizes), d), func(t *testing.T) {
+				b := newBox(t, on)
 				for i, n := range borderSizes {
 					key := []byte(fmt.Sprintf("key-%d", i))
 					if err := b.ns.Put(bg, key, store.Bytes(fill(uint64(i), n)), store.PutOptions{Durability: d}); err != nil {
@@ -59,8 +63,10 @@ func checkAccounts(t *testing.T, b *box) {
 	}
 }
 
-func TestKeysAndErrors(t *testing.T) {
-	b := newBox(t, box{})
+func TestKeysAndErrors(t *testing.T) { everyKind(t, testKeysAndErrors) }
+
+func testKeysAndErrors(t *testing.T, k kind) {
+	b := k.newBox(t, box{})
 	long := bytes.Repeat([]byte("k"), store.MaxKeyLen)
 	for _, key := range [][]byte{[]byte(" a b/c/ü\x00\xff"), {0}, long} {
 		if err := b.ns.Put(bg, key, store.Bytes([]byte("v")), store.PutOptions{}); err != nil {
@@ -92,8 +98,10 @@ func TestKeysAndErrors(t *testing.T) {
 	}
 }
 
-func TestRanges(t *testing.T) {
-	b := newBox(t, box{})
+func TestRanges(t *testing.T) { everyKind(t, testRanges) }
+
+func testRanges(t *testing.T, k kind) {
+	b := k.newBox(t, box{})
 	const size = 3<<20 + 1000
 	want := fill(9, size)
 	if err := b.ns.Put(bg, []byte("k"), store.Bytes(want), store.PutOptions{}); err != nil {

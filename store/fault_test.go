@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/driver/file"
 	"github.com/ugds-store/ugds/internal/testenv"
 	"github.com/ugds-store/ugds/meta"
@@ -25,27 +26,28 @@ func documented(err error) bool {
 
 // faultRun is one run of a fixed script over metadata that fails.
 type faultRun struct {
-	dir string
-	fs  *metatest.FS
+	kind kind
+	dir  string
+	fs   *metatest.FS
 	// may holds the values that a key may have after the next open; nil is absent.
 	may map[string][][]byte
 }
 
-func (f *faultRun) device(t *testing.T) *file.Device {
-	d, err := file.Open(bg, file.Options{Path: filepath.Join(f.dir, "data")})
+func (f *faultRun) device(t *testing.T) driver.Device {
+	d, _, err := f.kind.open(0, file.Options{Path: filepath.Join(f.dir, "data")})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return d
 }
 
-func (f *faultRun) options(d *file.Device) store.Options {
+func (f *faultRun) options(d driver.Device) store.Options {
 	return store.Options{Devices: devices(d), Meta: meta.Options{Dir: "/meta", FS: f.fs}, StagingBytes: 4 << 20}
 }
 
 // newFaultRun formats a store with three objects.
-func newFaultRun(t *testing.T) *faultRun {
-	f := &faultRun{dir: t.TempDir(), fs: metatest.NewMem(), may: map[string][][]byte{}}
+func newFaultRun(t *testing.T, k kind) *faultRun {
+	f := &faultRun{kind: k, dir: t.TempDir(), fs: metatest.NewMem(), may: map[string][][]byte{}}
 	if err := file.Create(filepath.Join(f.dir, "data"), 64<<20, true); err != nil {
 		t.Fatal(err)
 	}
@@ -149,25 +151,30 @@ func (f *faultRun) neverSync(key string) bool { return key == "d" || key == "e" 
 // that one on: the process lives, answers what is documented, goes on reading,
 // and the next open shows one of the allowed states.
 func TestJ01MetadataFaults(t *testing.T) {
-	count := newFaultRun(t)
+	t.Run("file", func(t *testing.T) { metadataFaults(t, files, 1) })
+	t.Run("sim", func(t *testing.T) { metadataFaults(t, kind{models: []model{usual}}, 5) })
+}
+
+// metadataFaults makes every step-th change fail.
+func metadataFaults(t *testing.T, k kind, step int64) {
+	count := newFaultRun(t, k)
 	before := count.fs.Changes()
 	count.script(t)
 	n := count.fs.Changes() - before
 	if n < 10 {
 		t.Fatalf("only %d changes", n)
 	}
-	step := int64(1)
 	if testing.Short() {
 		step = 7
 	}
 	for _, full := range []bool{false, true} {
-		for k := int64(1); k <= n; k += step {
-			t.Run(fmt.Sprintf("full=%v/%d", full, k), func(t *testing.T) {
-				f := newFaultRun(t)
+		for at := int64(1); at <= n; at += step {
+			t.Run(fmt.Sprintf("full=%v/%d", full, at), func(t *testing.T) {
+				f := newFaultRun(t, k)
 				if full {
-					f.fs.FullAt(k)
+					f.fs.FullAt(at)
 				} else {
-					f.fs.FailAt(k, nil, true)
+					f.fs.FailAt(at, nil, true)
 				}
 				f.script(t)
 				f.fs.Clear()

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/driver/ctrl"
 	"github.com/ugds-store/ugds/driver/file"
+	"github.com/ugds-store/ugds/driver/hw/sim"
 	"github.com/ugds-store/ugds/internal/testenv"
 	"github.com/ugds-store/ugds/meta"
 	"github.com/ugds-store/ugds/store"
@@ -28,9 +30,67 @@ func parked(stack string) bool {
 
 func devices(d ...driver.Device) []driver.Device { return d }
 
-// box is a store on file devices in a directory of the test.
+// kind is a sort of devices that tests run on: files, or controller models with
+// files behind them, driven by the NVMe driver.
+type kind struct {
+	name   string
+	models []model // in turn for the devices of a pool; none for files
+}
+
+// model is the shape of a controller.
+type model struct {
+	target string // without the file
+	opts   ctrl.Options
+}
+
+// The controllers differ in all that the store could notice or lean on.
+var (
+	tiny  = model{"sim:lba=512,mdts=1,mqes=3,queues=1,vectors=0", ctrl.Options{Depth: 2}}
+	usual = model{"sim:lba=4096,mdts=5,mqes=256,sgl=1", ctrl.Options{Queues: 4}}
+	odd   = model{"sim:lba=512,mdts=3,noiob=24,dstrd=2,nsid=7,vwc=0", ctrl.Options{Mode: ctrl.Interrupts}}
+)
+
+var (
+	files = kind{"file", nil}
+	sims  = kind{"sim", []model{tiny, usual, odd}}
+	kinds = []kind{files, sims, {"sim, larger blocks first", []model{usual, odd, tiny}}}
+)
+
+// everyKind runs a test on each kind of devices.
+func everyKind(t *testing.T, test func(t *testing.T, k kind)) {
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) { test(t, k) })
+	}
+}
+
+// open opens device i of a pool, whose data is in a file.
+func (k kind) open(i int, o file.Options) (driver.Device, *sim.Sim, error) {
+	if k.models == nil {
+		d, err := file.Open(bg, o)
+		return d, nil, err
+	}
+	m := k.models[i%len(k.models)]
+	cfg, err := sim.ParseTarget(m.target + ",path=" + strings.ReplaceAll(o.Path, ",", ",,"))
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := sim.Open(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	d, err := ctrl.Open(bg, s, m.opts)
+	return d, s, err
+}
+
+func (k kind) newBox(t testing.TB, b box) *box {
+	b.kind = k
+	return newBox(t, b)
+}
+
+// box is a store on devices with files in a directory of the test.
 type box struct {
 	t       testing.TB
+	kind    kind
 	dir     string
 	engine  string
 	sizes   []int64
@@ -40,6 +100,7 @@ type box struct {
 	tune    func(*store.Options)
 
 	devs []driver.Device
+	sims []*sim.Sim // behind them, nil for files
 	s    *store.Store
 	ns   *store.Namespace
 	base [2]int64 // bytes that the devices read and wrote before the store counted
@@ -80,13 +141,13 @@ func (b *box) meta() meta.Options {
 
 func (b *box) openDevices() {
 	b.t.Helper()
-	b.devs = nil
+	b.devs, b.sims = nil, nil
 	for i := range b.sizes {
-		d, err := file.Open(bg, file.Options{Path: b.path(i), Engine: b.engine, Discard: b.sparse})
+		d, s, err := b.kind.open(i, file.Options{Path: b.path(i), Engine: b.engine, Discard: b.sparse})
 		if err != nil {
 			b.t.Fatal(err)
 		}
-		b.devs = append(b.devs, d)
+		b.devs, b.sims = append(b.devs, d), append(b.sims, s)
 	}
 }
 
@@ -96,7 +157,15 @@ func (b *box) closeDevices() {
 			b.t.Error(err)
 		}
 	}
-	b.devs = nil
+	for i, s := range b.sims {
+		if s == nil {
+			continue
+		}
+		for _, v := range s.Violations() {
+			b.t.Errorf("device %d: violation: %s", i, v)
+		}
+	}
+	b.devs, b.sims = nil, nil
 }
 
 func (b *box) options() store.Options {

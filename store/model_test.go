@@ -24,6 +24,10 @@ func TestModel(t *testing.T) {
 		"three, 64K slabs": {sizes: []int64{64 << 20, 64 << 20, 80 << 20}, slab: 64 << 10},
 		"sparse, discard":  {sparse: true, slab: 256 << 10, tune: func(o *store.Options) { o.Discard = true }},
 		"small staging":    {tune: func(o *store.Options) { o.StagingBytes = 1; o.VolatileBytes = 1 << 20 }},
+		"one controller":   {kind: kind{models: []model{tiny}}},
+		"two controllers":  {kind: kind{models: []model{usual, odd}}, sizes: []int64{64 << 20, 80 << 20}, slab: 256 << 10},
+		"three controllers, discard": {kind: sims, sizes: []int64{64 << 20, 64 << 20, 80 << 20}, slab: 64 << 10,
+			tune: func(o *store.Options) { o.Discard = true }},
 	}
 	steps := 1500
 	if raceEnabled || testing.Short() {

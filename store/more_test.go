@@ -15,8 +15,10 @@ import (
 	"github.com/ugds-store/ugds/store"
 )
 
-func TestLeaseLife(t *testing.T) {
-	b := newBox(t, box{})
+func TestLeaseLife(t *testing.T) { everyKind(t, testLeaseLife) }
+
+func testLeaseLife(t *testing.T, k kind) {
+	b := k.newBox(t, box{})
 	want := fill(1, 3<<20+5)
 	for _, k := range []string{"a", "b", "d"} {
 		if err := b.ns.Put(bg, []byte(k), store.Bytes(want), store.PutOptions{}); err != nil {
@@ -92,8 +94,10 @@ func TestLookupLimits(t *testing.T) {
 	}
 }
 
-func TestEvents(t *testing.T) {
-	b := newBox(t, box{})
+func TestEvents(t *testing.T) { everyKind(t, testEvents) }
+
+func testEvents(t *testing.T, k kind) {
+	b := k.newBox(t, box{})
 	sub, slow := b.s.Subscribe(100), b.s.Subscribe(2)
 	defer slow.Close()
 	key := []byte("k")
@@ -131,8 +135,10 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-func TestNamespaces(t *testing.T) {
-	b := newBox(t, box{})
+func TestNamespaces(t *testing.T) { everyKind(t, testNamespaces) }
+
+func testNamespaces(t *testing.T, k kind) {
+	b := k.newBox(t, box{})
 	lay := [16]byte{1, 2, 3}
 	n, err := b.s.Namespace(bg, "models/llama ü", store.NamespaceOptions{Create: true, Layout: lay})
 	if err != nil {
@@ -178,8 +184,10 @@ func TestNamespaces(t *testing.T) {
 
 // TestCancelledCalls ends callers' waits at random moments: nothing leaks, no
 // key stays claimed, and what was given back is given back once.
-func TestCancelledCalls(t *testing.T) {
-	b := newBox(t, box{})
+func TestCancelledCalls(t *testing.T) { everyKind(t, testCancelledCalls) }
+
+func testCancelledCalls(t *testing.T, k kind) {
+	b := k.newBox(t, box{})
 	value := fill(5, 6<<20)
 	for i := range 60 {
 		ctx, cancel := context.WithTimeout(bg, time.Duration(i*i)*2*time.Microsecond)
@@ -206,8 +214,10 @@ func TestCancelledCalls(t *testing.T) {
 	checkEmpty(t, b)
 }
 
-func TestClosedStore(t *testing.T) {
-	b := newBox(t, box{})
+func TestClosedStore(t *testing.T) { everyKind(t, testClosedStore) }
+
+func testClosedStore(t *testing.T, k kind) {
+	b := k.newBox(t, box{})
 	if err := b.ns.Put(bg, []byte("k"), store.Bytes([]byte("v")), store.PutOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -250,8 +260,10 @@ func TestClosedStore(t *testing.T) {
 }
 
 // TestReadOnlyOpen reads and changes nothing.
-func TestReadOnlyOpen(t *testing.T) {
-	b := filled(t)
+func TestReadOnlyOpen(t *testing.T) { everyKind(t, testReadOnlyOpen) }
+
+func testReadOnlyOpen(t *testing.T, k kind) {
+	b := k.filled(t)
 	before := hashTree(t, b.dir)
 	if err := b.tryOpen(true); err != nil {
 		t.Fatal(err)
@@ -282,8 +294,10 @@ func TestReadOnlyOpen(t *testing.T) {
 
 // TestCounters checks I10: what the devices counted is what the mover counted,
 // when idle, on every path.
-func TestCounters(t *testing.T) {
-	b := newBox(t, box{sizes: []int64{64 << 20, 64 << 20}})
+func TestCounters(t *testing.T) { everyKind(t, testCounters) }
+
+func testCounters(t *testing.T, k kind) {
+	b := k.newBox(t, box{sizes: []int64{64 << 20, 64 << 20}})
 	reg, err := driver.AllocRegion(8<<20, "test")
 	if err != nil {
 		t.Fatal(err)
@@ -331,8 +345,10 @@ func TestCounters(t *testing.T) {
 	}
 }
 
-func TestWriterLimits(t *testing.T) {
-	b := newBox(t, box{sizes: []int64{64 << 20}})
+func TestWriterLimits(t *testing.T) { everyKind(t, testWriterLimits) }
+
+func testWriterLimits(t *testing.T, k kind) {
+	b := k.newBox(t, box{sizes: []int64{64 << 20}})
 	free := b.s.Stats().Space.Allocated
 	w, err := b.ns.NewWriter(bg, []byte("big"), store.PutOptions{})
 	if err != nil {
@@ -398,8 +414,10 @@ func TestTrim(t *testing.T) {
 
 // TestOpenWithADoneContext gives an error and leaves nothing behind: no lock, no
 // goroutine, and the store opens again.
-func TestOpenWithADoneContext(t *testing.T) {
-	b := filled(t)
+func TestOpenWithADoneContext(t *testing.T) { everyKind(t, testOpenWithADoneContext) }
+
+func testOpenWithADoneContext(t *testing.T, k kind) {
+	b := k.filled(t)
 	ctx, cancel := context.WithCancel(bg)
 	cancel()
 	for _, ro := range []bool{false, true} {

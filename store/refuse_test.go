@@ -54,12 +54,14 @@ func sameTree(t testing.TB, what string, a, b map[string][32]byte) {
 
 func keyN(i int) []byte { return []byte(fmt.Sprintf("key-%02d", i)) }
 
+func filled(t *testing.T, sizes ...int64) *box { return files.filled(t, sizes...) }
+
 // filled makes a closed store with some objects.
-func filled(t *testing.T, sizes ...int64) *box {
+func (k kind) filled(t *testing.T, sizes ...int64) *box {
 	if len(sizes) == 0 {
 		sizes = []int64{64 << 20}
 	}
-	b := newBox(t, box{sizes: sizes})
+	b := k.newBox(t, box{sizes: sizes})
 	for i := range 40 {
 		key := []byte(fmt.Sprintf("key-%02d", i))
 		if err := b.ns.Put(bg, key, store.Bytes(fill(uint64(i), 1000*i+1)), store.PutOptions{}); err != nil {
@@ -128,8 +130,10 @@ var superOffs = []int64{64 << 10, 128 << 10, 64<<20 - 128<<10, 64<<20 - 64<<10}
 
 // TestJ24DamagedSuperblocks damages every subset of the copies: two valid ones
 // open and repair the rest, one opens read-only, none is refused.
-func TestJ24DamagedSuperblocks(t *testing.T) {
-	orig := filled(t)
+func TestJ24DamagedSuperblocks(t *testing.T) { everyKind(t, testJ24DamagedSuperblocks) }
+
+func testJ24DamagedSuperblocks(t *testing.T, k kind) {
+	orig := k.filled(t)
 	data, err := os.ReadFile(orig.path(0))
 	if err != nil {
 		t.Fatal(err)
@@ -194,31 +198,33 @@ func (b *box) check(t testing.TB) *store.Report {
 	return r
 }
 
-func TestRefusals(t *testing.T) {
+func TestRefusals(t *testing.T) { everyKind(t, testRefusals) }
+
+func testRefusals(t *testing.T, k kind) {
 	t.Run("truncated device", func(t *testing.T) {
-		b := filled(t)
+		b := k.filled(t)
 		if err := os.Truncate(b.path(0), 63<<20); err != nil {
 			t.Fatal(err)
 		}
 		b.refused(t, "truncated", store.ErrCorrupt)
 	})
 	t.Run("foreign superblock", func(t *testing.T) {
-		a, b := filled(t, 64<<20, 64<<20), filled(t, 64<<20, 64<<20)
+		a, b := k.filled(t, 64<<20, 64<<20), k.filled(t, 64<<20, 64<<20)
 		copyFile(t, a.path(1), b.path(1))
 		b.refused(t, "a device of another store", store.ErrMismatch)
 	})
 	t.Run("one device twice", func(t *testing.T) {
-		b := filled(t, 64<<20, 64<<20)
+		b := k.filled(t, 64<<20, 64<<20)
 		copyFile(t, b.path(0), b.path(1))
 		b.refused(t, "device 0 twice", store.ErrMismatch)
 	})
 	t.Run("missing device", func(t *testing.T) {
-		b := filled(t, 64<<20, 64<<20)
+		b := k.filled(t, 64<<20, 64<<20)
 		b.sizes = b.sizes[:1]
 		b.refused(t, "one of two", store.ErrMismatch)
 	})
 	t.Run("J-17 two identities on one device", func(t *testing.T) {
-		a, b := filled(t), filled(t)
+		a, b := k.filled(t), k.filled(t)
 		raw, err := os.ReadFile(a.path(0))
 		if err != nil {
 			t.Fatal(err)
@@ -227,19 +233,19 @@ func TestRefusals(t *testing.T) {
 		b.refused(t, "copies of two stores", store.ErrMismatch)
 	})
 	t.Run("metadata of another store", func(t *testing.T) {
-		a, b := filled(t), filled(t)
+		a, b := k.filled(t), k.filled(t)
 		replaceDir(t, a.meta().Dir, b.meta().Dir)
 		b.refused(t, "another store's metadata", store.ErrMismatch)
 	})
 	t.Run("J-09 no metadata", func(t *testing.T) {
-		b := filled(t)
+		b := k.filled(t)
 		if err := os.RemoveAll(b.meta().Dir); err != nil {
 			t.Fatal(err)
 		}
 		b.refused(t, "no metadata", store.ErrNotFound)
 	})
 	t.Run("not a store", func(t *testing.T) {
-		b := filled(t)
+		b := k.filled(t)
 		patch(t, b.path(0), 0, make([]byte, 1<<20))
 		patch(t, b.path(0), 63<<20, make([]byte, 1<<20))
 		b.refused(t, "zeros", store.ErrCorrupt)
@@ -247,9 +253,11 @@ func TestRefusals(t *testing.T) {
 }
 
 // TestOlderMetadata brings back older copies of the same store's metadata.
-func TestOlderMetadata(t *testing.T) {
+func TestOlderMetadata(t *testing.T) { everyKind(t, testOlderMetadata) }
+
+func testOlderMetadata(t *testing.T, k kind) {
 	t.Run("across epochs", func(t *testing.T) {
-		b := filled(t)
+		b := k.filled(t)
 		old := t.TempDir()
 		replaceDir(t, b.meta().Dir, old)
 		for range 2 {
@@ -262,7 +270,7 @@ func TestOlderMetadata(t *testing.T) {
 		b.refused(t, "metadata of an earlier epoch", store.ErrMismatch)
 	})
 	t.Run("within an epoch", func(t *testing.T) {
-		b := newBox(t, box{sizes: []int64{64 << 20}})
+		b := k.newBox(t, box{sizes: []int64{64 << 20}})
 		old := t.TempDir()
 		for i := range 20 {
 			if err := b.ns.Put(bg, []byte(fmt.Sprintf("k%d", i)), store.Bytes(fill(1, 100)), store.PutOptions{}); err != nil {
@@ -277,7 +285,7 @@ func TestOlderMetadata(t *testing.T) {
 		b.refused(t, "metadata of a moment ago", store.ErrMismatch)
 	})
 	t.Run("older device", func(t *testing.T) {
-		b := filled(t)
+		b := k.filled(t)
 		saved := filepath.Join(t.TempDir(), "device")
 		copyFile(t, b.path(0), saved)
 		for range 3 {
@@ -291,9 +299,11 @@ func TestOlderMetadata(t *testing.T) {
 	})
 }
 
-func TestSecondOpener(t *testing.T) {
-	b := newBox(t, box{sizes: []int64{64 << 20}})
-	if _, err := file.Open(bg, file.Options{Path: b.path(0)}); !errors.Is(err, store.ErrLocked) {
+func TestSecondOpener(t *testing.T) { everyKind(t, testSecondOpener) }
+
+func testSecondOpener(t *testing.T, k kind) {
+	b := k.newBox(t, box{sizes: []int64{64 << 20}})
+	if _, _, err := k.open(0, file.Options{Path: b.path(0)}); !errors.Is(err, store.ErrLocked) {
 		t.Errorf("second opener of the device: %v, want ErrLocked", err)
 	}
 	o := store.Options{Devices: b.devs, Meta: b.meta()}
@@ -306,8 +316,10 @@ func TestSecondOpener(t *testing.T) {
 }
 
 // TestFlippedData finds every flipped byte of a value, and only there.
-func TestFlippedData(t *testing.T) {
-	b := newBox(t, box{sizes: []int64{64 << 20}})
+func TestFlippedData(t *testing.T) { everyKind(t, testFlippedData) }
+
+func testFlippedData(t *testing.T, k kind) {
+	b := k.newBox(t, box{sizes: []int64{64 << 20}})
 	want := fill(3, 2<<20+100)
 	if err := b.ns.Put(bg, []byte("k"), store.Bytes(want), store.PutOptions{}); err != nil {
 		t.Fatal(err)
@@ -347,8 +359,10 @@ func TestFlippedData(t *testing.T) {
 
 // TestDeviceFull fills a store: ErrNoSpace tells what is free, what was there
 // stays readable, and freed space is used again at once.
-func TestDeviceFull(t *testing.T) {
-	b := newBox(t, box{sizes: []int64{64 << 20}})
+func TestDeviceFull(t *testing.T) { everyKind(t, testDeviceFull) }
+
+func testDeviceFull(t *testing.T, k kind) {
+	b := k.newBox(t, box{sizes: []int64{64 << 20}})
 	var keys [][]byte
 	var err error
 	for i := 0; ; i++ {
@@ -383,8 +397,10 @@ func TestDeviceFull(t *testing.T) {
 	}
 }
 
-func TestFormatRefuses(t *testing.T) {
-	b := filled(t)
+func TestFormatRefuses(t *testing.T) { everyKind(t, testFormatRefuses) }
+
+func testFormatRefuses(t *testing.T, k kind) {
+	b := k.filled(t)
 	b.openDevices()
 	defer b.closeDevices()
 	before := hashTree(t, b.dir)

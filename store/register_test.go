@@ -43,6 +43,14 @@ func (r *registers) add(k int, e event) {
 // are an order of all operations on a key that agrees with real time (bug J-23:
 // repeated puts of one key).
 func TestRegister(t *testing.T) {
+	t.Run("two files", func(t *testing.T) { register(t, box{sizes: []int64{64 << 20, 64 << 20}}, 1) })
+	t.Run("three controllers", func(t *testing.T) {
+		register(t, box{kind: sims, sizes: []int64{64 << 20, 64 << 20, 64 << 20}}, 3)
+	})
+}
+
+// register is TestRegister for the n-th part of its time.
+func register(t *testing.T, on box, n time.Duration) {
 	const keys, workers = 1000, 64
 	d := *registerTime
 	if d == 0 {
@@ -50,7 +58,8 @@ func TestRegister(t *testing.T) {
 			d = time.Minute
 		}
 	}
-	b := newBox(t, box{sizes: []int64{64 << 20, 64 << 20}})
+	d /= n
+	b := newBox(t, on)
 	free := b.s.Stats().Space.Allocated
 	r := &registers{make([]sync.Mutex, keys), make([][]event, keys)}
 	start := time.Now()

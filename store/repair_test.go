@@ -54,7 +54,9 @@ func removed(r *store.Report) string {
 
 // TestRepair forges faults in single objects: open refuses, check names them,
 // repair removes exactly those, and the rest is as it was.
-func TestRepair(t *testing.T) {
+func TestRepair(t *testing.T) { everyKind(t, testRepair) }
+
+func testRepair(t *testing.T, k kind) {
 	for _, c := range []struct {
 		name    string
 		forge   func(db *meta.DB, batch *meta.Batch)
@@ -97,7 +99,7 @@ func TestRepair(t *testing.T) {
 		}, "lost"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			b := filled(t)
+			b := k.filled(t)
 			b.forge(t, c.forge)
 			b.refused(t, c.name, store.ErrCorrupt)
 			before := hashTree(t, b.dir)
@@ -128,8 +130,10 @@ func TestRepair(t *testing.T) {
 }
 
 // TestVerifyData finds the one value with a flipped byte.
-func TestVerifyData(t *testing.T) {
-	b := filled(t)
+func TestVerifyData(t *testing.T) { everyKind(t, testVerifyData) }
+
+func testVerifyData(t *testing.T, k kind) {
+	b := k.filled(t)
 	raw, err := os.ReadFile(b.path(0))
 	if err != nil {
 		t.Fatal(err)
