@@ -30,11 +30,12 @@ demo: ugdsctl
 test:
 	$(GOTEST) -timeout 10m ./...
 
-## crash: the crash laboratory in full, and every safeguard switched off once
+## crash: the crash laboratory in full, and every safeguard of store and driver switched off once
 crash:
 	@code=0; \
 	$(GOTEST) -v -timeout 20m ./store/crashtest -full || code=1; \
 	$(GOTEST) -v -timeout 20m -tags ugds_mutants -run 'Mutant' ./store/crashtest || code=1; \
+	$(GOTEST) -v -timeout 10m -run 'Mutant' ./driver/ctrl -mutants || code=1; \
 	exit $$code
 
 ## race: the same tests under the race detector, which needs a C compiler

@@ -29,6 +29,11 @@ type adminWait struct {
 func (q *queue) send(cmd *nvme.Command, w *adminWait, deadline time.Duration) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	return q.submit(cmd, w, deadline)
+}
+
+// submit is send for a caller that holds mu.
+func (q *queue) submit(cmd *nvme.Command, w *adminWait, deadline time.Duration) error {
 	switch {
 	case q.dead:
 		return q.dev.gone(cmd.OPC.Name(true))

@@ -43,6 +43,7 @@ type Device struct {
 	queues  atomic.Pointer[[]*queue] // all of both groups
 	latency group
 	deep    group
+	aborts  aborter
 	zero    *hw.Buffer // a memory page of zeros
 	pool    sync.Pool  // of *request
 

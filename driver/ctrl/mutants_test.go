@@ -30,7 +30,11 @@ var mutants = map[string]struct{ file, old, new string }{
 	"forget the phase": {"queue.go", "q.cqHead, q.phase = 0, !q.phase", "q.cqHead = 0"},
 	"no deadline":      {"queue.go", "	if q.dead || int64(now) < q.due.Load() {", "	if q.id != 0 || q.dead || int64(now) < q.due.Load() {"},
 	"retry for ever":   {"queue.go", "s.tries < maxTries && ", ""},
-	"flush again":      {"queue.go", " && s.cmd.OPC != nvme.OpFlush {", " {"},
+	"flush again":      {"queue.go", " && s.cmd.OPC != nvme.OpFlush && !s.aborted {", " && !s.aborted {"},
+	"abort again":      {"abort.go", "	if !s.aborted {\n		q.dev.abort(q, s)", "	if true {\n		q.dev.abort(q, s)"},
+	"two aborts":       {"abort.go", "if a.sent != nil && !a.sent.done.Load() {", "if false {"},
+	"no abort":         {"abort.go", "if q.id == 0 || now >= end {", "if true {"},
+	"abort for ever":   {"abort.go", "if q.id == 0 || now >= end {", "if q.id == 0 {"},
 	"doorbell while stopping": {"queue.go", "	if q.tail == q.rung || q.dead {",
 		"	if q.tail == q.rung {"},
 	"ready before disable": {"bringup.go", "return s.Fatal() || s.Ready() && !s.ShutdownActive() || s.ShutdownDone()", "return true"},
@@ -88,8 +92,8 @@ func mutate(t *testing.T, file, text string) (string, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command("go", "test", "-overlay", overlay, "-timeout", "60s",
-		"-run", "Campaign|B02|G04|H02|H12|I04|J11|Invalid|Retry|Flush|Shapes", ".").CombinedOutput()
+	out, err := exec.Command("go", "test", "-overlay", overlay, "-timeout", "20s", "-failfast",
+		"-run", "Campaign|B02|G04|H02|H03|H12|I04|J11|Invalid|Retry|Flush|Shapes", ".").CombinedOutput()
 	if strings.Contains(string(out), "[build failed]") {
 		t.Fatalf("%s", out)
 	}

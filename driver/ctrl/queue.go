@@ -29,8 +29,10 @@ type slot struct {
 	load   int64        // payload that it counts as in flight
 	bulk   int64        // the part of it that belongs to a large request
 	due    time.Duration
-	parked bool // not on the device: it is sent again at the time again
-	again  time.Duration
+	// aborted: the deadline has passed, and the controller was asked to abort it
+	aborted bool
+	parked  bool // not on the device: it is sent again at the time again
+	again   time.Duration
 }
 
 // queue is a submission and a completion queue of the same size.
@@ -121,7 +123,7 @@ func (q *queue) take() *slot {
 	q.free = q.free[:len(q.free)-1]
 	s := &q.slots[i]
 	q.renew(s)
-	s.live, s.tries, s.parked = true, 0, false
+	s.live, s.tries, s.parked, s.aborted = true, 0, false, false
 	return s
 }
 
@@ -247,16 +249,20 @@ func (q *queue) complete(s *slot, status nvme.Status, dw0 uint32) {
 		w.done.Store(true)
 		return
 	}
-	if !status.OK() && status.Retry() && s.tries < maxTries && s.cmd.OPC != nvme.OpFlush {
+	if !status.OK() && status.Retry() && s.tries < maxTries && s.cmd.OPC != nvme.OpFlush && !s.aborted {
 		delay := time.Duration(q.dev.id.RetryDelayMs(status.CRD())) * time.Millisecond
 		s.parked, s.again = true, q.dev.hw.Now()+delay
 		q.parked++
 		q.due.Store(min(q.due.Load(), int64(s.again)))
 		return
 	}
-	r, off, n, op := s.req, s.off, s.n, s.cmd.OPC
+	r, off, n := s.req, s.off, s.n
+	err := status.Err(s.cmd.OPC, false, dw0)
+	if err != nil && s.aborted {
+		err = base.Errorf("complete on", q.dev.info.Target, base.ErrTimeout, "its deadline had passed: %w", err)
+	}
 	q.unload(s)
-	r.ended(off, n, status.Err(op, false, dw0))
+	r.ended(off, n, err)
 }
 
 // resend submits the parked commands whose time has come, after the completion
@@ -276,8 +282,8 @@ func (q *queue) resend() {
 	q.ring()
 }
 
-// judge isolates the controller when a command's deadline had passed at now,
-// which was before the last reap. The caller holds mu.
+// judge sees to commands whose deadline had passed at now, which was before the
+// last reap: they are aborted, or the controller is isolated. The caller holds mu.
 func (q *queue) judge(now time.Duration) {
 	if q.dead || int64(now) < q.due.Load() {
 		return
@@ -292,25 +298,14 @@ func (q *queue) judge(now time.Duration) {
 		if s.parked {
 			at = s.again
 		} else if s.due <= now {
-			q.late(s)
-			return
+			var isolated bool
+			if at, isolated = q.overdue(s, now); isolated {
+				return
+			}
 		}
 		first = min(first, at)
 	}
 	q.due.Store(int64(first))
-}
-
-// late isolates the controller because of a command that has not ended in time,
-// and asks it whether it is still there.
-func (q *queue) late(s *slot) {
-	d := q.dev
-	err := base.Errorf(s.cmd.OPC.Name(q.id == 0), d.info.Target, base.ErrTimeout,
-		"no completion within its deadline, command %d of queue %d", s.cid, q.id)
-	if why := d.alive(); why != nil {
-		err = base.Errorf(s.cmd.OPC.Name(q.id == 0), d.info.Target, base.ErrTimeout,
-			"no completion within its deadline, command %d of queue %d: %w", s.cid, q.id, why)
-	}
-	d.isolate(err)
 }
 
 // kill stops all work on the queue; its commands stay in flight.

@@ -235,18 +235,31 @@ func (s *Sim) feature(o *op) (uint32, nvme.Status) {
 	return 0, nvme.StatusInvalidField | nvme.StatusDNR
 }
 
-// abort is Abort (Base 5.1.1): only a command that was not executed can be.
+// abort is Abort (Base 5.1.1): only a command that was not executed can be. A part
+// of its data may have moved.
 func (s *Sim) abort(o *op) (uint32, nvme.Status) {
 	sqid, cid := o.cmd.AbortTarget()
 	q := s.findSQ(sqid)
 	if q == nil {
 		return 1, s.refuse(o, nvme.StatusInvalidField, "submission queue %d does not exist", sqid)
 	}
+	outstanding := 0
+	for _, x := range o.sq.flying {
+		if x.cmd.OPC == nvme.AdminAbort {
+			outstanding++
+		}
+	}
+	if outstanding > int(s.cfg.Identify.ACL)+1 {
+		return 1, s.refuse(o, nvme.StatusAbortLimit, "%d at a time, ACL allows %d", outstanding, s.cfg.Identify.ACL+1)
+	}
 	target := q.flying[cid]
-	if target == nil || target == o || target.done {
+	if target == nil || target == o || target.done || s.cfg.NoAborts {
 		return 1, 0
 	}
 	s.aers = slices.DeleteFunc(s.aers, func(x *op) bool { return x == target })
+	if q.id != 0 {
+		s.land(target)
+	}
 	s.cancel(target, nvme.StatusAborted)
 	return 0, 0
 }

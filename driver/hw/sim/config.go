@@ -88,6 +88,7 @@ type Config struct {
 	DiscardDelay  time.Duration // deallocated blocks change within this time, if at all
 	RemovalFaults bool          // registers of a removed device fault instead of reading as ones
 	StopFails     bool          // Stop cannot confirm
+	NoAborts      bool          // Abort aborts nothing, and says so
 }
 
 // Default is a usual SSD with one namespace of size bytes in blocks of 4 KiB,
