@@ -166,6 +166,15 @@ type Mapping interface {
 	Unmap() error
 }
 
+// Revocable is what a Mapping implements in addition when somebody else can take its
+// memory back: the exporter of a dma-buf.
+type Revocable interface {
+	// Revoked tells whether that has happened. Then no access of the device reaches
+	// the memory any more, and what a command did with it, whatever its status, is
+	// unknown. It is cheap until the first revocation on the device.
+	Revoked() bool
+}
+
 // Interrupts are the vectors of the device.
 type Interrupts interface {
 	// Vectors is how many there are; 0 where the transport has no interrupts.

@@ -119,6 +119,10 @@ var usage struct {
 	bytes map[string]int64
 }
 
+// Account counts n bytes, which may be negative, for an owner of memory that did not
+// come from Alloc: pages that the kernel gave for a device.
+func Account(owner string, n int64) { account(owner, n) }
+
 func account(owner string, n int64) {
 	usage.Lock()
 	defer usage.Unlock()

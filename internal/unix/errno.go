@@ -37,8 +37,10 @@ const (
 	EOPNOTSUPP = unix.EOPNOTSUPP
 	EPERM      = unix.EPERM
 	EACCES     = unix.EACCES
+	ERANGE     = unix.ERANGE
 	EROFS      = unix.EROFS
 	ESRCH      = unix.ESRCH
+	ESTALE     = unix.ESTALE
 	ETIME      = unix.ETIME
 	ETXTBSY    = unix.ETXTBSY
 )

@@ -1,0 +1,87 @@
+package unix_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/ugds-store/ugds/internal/testenv"
+	"github.com/ugds-store/ugds/internal/unix"
+)
+
+// TestKdrvLayout compiles a program against the header and compares what it says of
+// every structure, offset and number with this side. The header has only types of
+// fixed width and natural alignment, so the answer is that of every 64-bit machine.
+func TestKdrvLayout(t *testing.T) {
+	cc, err := exec.LookPath("cc")
+	if err != nil {
+		testenv.Skip(t, "no C compiler")
+	}
+	header, err := filepath.Abs("../../kmod/uapi/ugds.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]uint64{}
+	src := "#include <stdio.h>\n#include <stddef.h>\n#include \"" + header + "\"\nint main(void) {\n"
+	say := func(name, expr string, v uint64) {
+		want[name] = v
+		src += fmt.Sprintf("printf(\"%s=%%llu\\n\", (unsigned long long)(%s));\n", name, expr)
+	}
+	for _, s := range unix.KdrvStructs {
+		typ := reflect.TypeOf(s.V)
+		fields := strings.Fields(s.Fields)
+		if typ.NumField() != len(fields) {
+			t.Fatalf("%s: %d fields here, %d in C", s.C, typ.NumField(), len(fields))
+		}
+		say("sizeof "+s.C, "sizeof(struct "+s.C+")", uint64(typ.Size()))
+		for i, f := range fields {
+			say(s.C+"."+f, "offsetof(struct "+s.C+", "+f+")", uint64(typ.Field(i).Offset))
+			say("sizeof "+s.C+"."+f, "sizeof(((struct "+s.C+" *)0)->"+f+")", uint64(typ.Field(i).Type.Size()))
+		}
+	}
+	for name, v := range unix.KdrvValues {
+		say(name, name, v)
+	}
+	dir := t.TempDir()
+	file, prog := filepath.Join(dir, "layout.c"), filepath.Join(dir, "layout")
+	if err := os.WriteFile(file, []byte(src+"return 0;\n}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(cc, "-Wall", "-Werror", "-o", prog, file).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	out, err := exec.Command(prog).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(out)) {
+		name, text, _ := strings.Cut(strings.TrimSpace(line), "=")
+		got, err := strconv.ParseUint(text, 10, 64)
+		if err != nil || got != want[name] {
+			t.Errorf("%s: C says %s, this side %d", name, text, want[name])
+		}
+		delete(want, name)
+	}
+	if len(want) > 0 {
+		t.Errorf("not answered: %v", want)
+	}
+}
+
+// TestKdrvWords: every reason has words, and an unknown one does not fail.
+func TestKdrvWords(t *testing.T) {
+	seen := map[string]bool{}
+	for w := unix.KdrvWhy(1); w < unix.KdrvWhys; w++ {
+		if s := w.String(); s == "" || seen[s] {
+			t.Errorf("reason %d: %q", w, s)
+		}
+		seen[w.String()] = true
+	}
+	if unix.KdrvWhy(1000).String() == "" || unix.KdrvIOMMU(9).String() != "unknown" || unix.KdrvIOMMUStrict.String() != "strict" {
+		t.Error("unknown values")
+	}
+}
