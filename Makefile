@@ -12,7 +12,7 @@ RACEPKGS  = ./internal/... ./alloc/... ./driver/... ./meta/... ./store/...
 # The size of the demo's workload; make demo DEMO_SIZE=256MiB for a small disk.
 DEMO_SIZE ?= 1GiB
 
-.PHONY: build ugdsctl demo test crash race fuzz bench lint soak lab lab-full
+.PHONY: build ugdsctl demo test crash race fuzz bench lint soak lab lab-full kmod
 
 ## build: programs into bin/, and everything once more for arm64
 build: ugdsctl
@@ -80,3 +80,9 @@ soak:
 	$(GOTEST) -v -timeout 2h ./driver/file -run Kill -kill-rounds 200
 	$(GOTEST) -v -timeout 4h ./store -long -register 1h
 	$(GOTEST) -v -timeout 2h ./meta -long
+
+## kmod: the kernel module into bin/kmod; KDIR=… for other headers than the running kernel's
+kmod:
+	mkdir -p bin/kmod
+	cp -r kmod/. bin/kmod
+	$(MAKE) -C bin/kmod UGDS_TEST=m modules

@@ -105,6 +105,11 @@ func (b *builder) initrd(s *shape, file string) error {
 			return err
 		}
 	}
+	if s.kmod {
+		if err := b.addOwn(t, &order); err != nil {
+			return err
+		}
+	}
 	t["mods/order"] = treeFile{data: []byte(strings.Join(order, "\n") + "\n")}
 	var script strings.Builder
 	for _, u := range s.suites {

@@ -13,6 +13,7 @@ type shape struct {
 	iommu   bool     // a translating IOMMU in front of all devices
 	append  string   // for the kernel's command line
 	modules []string // kernel modules to load, beside what they need
+	kmod    bool     // and the repository's own, see kmod/
 	devices []string // arguments of QEMU; DIR stands for the folder of the shape
 	images  []image
 	suites  []suite
@@ -66,15 +67,20 @@ var twoDisks = join(ssd(0, ",mdts=7"), ssd(1, ",mdts=5"), fakeGPU())
 
 var twoImages = []image{{"ssd0.raw", diskSize}, {"ssd1.raw", diskSize}}
 
+// kdrvSuites run through the repository's kernel module.
+var kdrvSuites = []suite{{name: "kdrv", pkg: "tools/lab/guest", args: []string{"-test.run", "^TestKdrv"}}}
+
 // shapes are the machines of the lab. One without suites is not booted.
 var shapes = []shape{
 	{
-		name: "plain", append: noKernelDriver,
+		name: "plain", append: noKernelDriver, kmod: true,
 		devices: twoDisks, images: twoImages,
+		suites: kdrvSuites,
 	},
 	{
-		name: "translated", iommu: true, append: noKernelDriver,
+		name: "translated", iommu: true, append: noKernelDriver, kmod: true,
 		devices: twoDisks, images: twoImages,
+		suites: kdrvSuites,
 	},
 	{
 		name: "vfio", iommu: true, append: noKernelDriver,
