@@ -180,7 +180,7 @@ const (
 	kdrvWrite = 1 << 30
 	kdrvRead  = 2 << 30
 
-	kdrvInfoNr     = kdrvRead | 96<<16 | 0xC7<<8 | 0
+	kdrvInfoNr     = kdrvRead | 96<<16 | 0xC7<<8
 	kdrvStartNr    = 0xC7<<8 | 1
 	kdrvStopNr     = kdrvRead | kdrvWrite | 16<<16 | 0xC7<<8 | 2
 	kdrvMapNr      = kdrvRead | kdrvWrite | 32<<16 | 0xC7<<8 | 3
