@@ -55,11 +55,11 @@ func (s *stream) run() {
 			return
 		}
 		for _, fn := range todo {
-			if err := fn(); err != nil && s.broken.Load() == nil {
-				s.broken.Store(&err)
-			}
 			if s.broken.Load() != nil {
 				break
+			}
+			if err := fn(); err != nil {
+				s.broken.CompareAndSwap(nil, &err)
 			}
 		}
 	}
@@ -141,6 +141,9 @@ func (s *stream) Move(table gpu.Ptr, count int) error {
 		t, err := s.b.bytes(table, int64(count)*gpu.MoveBytes)
 		for i := 0; i < count && err == nil; i++ {
 			m := gpu.GetMove(t, i)
+			if m.N == 0 { // the addresses are not looked at
+				continue
+			}
 			var src, dst []byte
 			if src, err = s.b.bytes(m.Src, m.N); err == nil {
 				dst, err = s.b.bytes(m.Dst, m.N)

@@ -68,6 +68,7 @@ type group struct {
 	index []int // of each part in the caller's items
 	next  atomic.Int64
 	known memo
+	step  *step // its moves are queued already, see Order
 }
 
 // newGroup gives an empty group with room for n parts. Groups are kept for
@@ -283,8 +284,8 @@ func (g *group) layout(s *slot, parts []part) []work {
 	return make([]work, len(parts))
 }
 
-// host is the place of a part in host memory, as bytes and for the GPU.
-func (g *group) host(l *lane, p *part, n int64) ([]byte, gpu.Ptr) {
+// hostPlace is the place of a part in host memory, as bytes and for the GPU.
+func hostPlace(l *lane, p *part, n int64) ([]byte, gpu.Ptr) {
 	if pin, ok := p.End.(*pinned); ok {
 		return pin.mem.Bytes()[p.Off : p.Off+n], pin.mem.Ptr() + gpu.Ptr(p.Off)
 	}
@@ -392,6 +393,9 @@ func (g *group) carry(l *lane, s *slot, parts []part, toHost bool) error {
 			count++
 		}
 	}
+	if g.step != nil {
+		return g.step.carry(l, parts, toHost)
+	}
 	if count == 0 {
 		return nil
 	}
@@ -421,7 +425,7 @@ func (g *group) kernel(l *lane, s *slot, parts []part, count int, toHost bool) e
 		if p.N == 0 {
 			continue
 		}
-		_, host := g.host(l, p, p.N)
+		_, host := hostPlace(l, p, p.N)
 		mv := gpu.Move{Src: host, Dst: p.Ptr, N: p.N}
 		if toHost {
 			mv.Src, mv.Dst = mv.Dst, mv.Src
@@ -437,7 +441,7 @@ func (g *group) copies(l *lane, parts []part, toHost bool) error {
 	for i := range parts {
 		p := &parts[i]
 		if p.N > 0 {
-			b, _ := g.host(l, p, p.N)
+			b, _ := hostPlace(l, p, p.N)
 			list = append(list, gpu.Copy{Dev: p.Ptr, Host: b, ToHost: toHost})
 		}
 	}

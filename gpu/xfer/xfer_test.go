@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"io"
 	"os"
 	"path/filepath"
@@ -21,7 +22,16 @@ import (
 	"github.com/ugds-store/ugds/internal/testenv"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m) }
+// realGPU makes the tests on a GPU run; they need one and its driver.
+var realGPU = flag.Bool("gpu", false, "run the tests that need an NVIDIA GPU")
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if *realGPU {
+		os.Exit(m.Run()) // the driver keeps descriptors and threads for ever
+	}
+	testenv.Main(m)
+}
 
 // rig is a mover over a host device with some memory.
 type rig struct {

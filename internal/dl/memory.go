@@ -106,8 +106,7 @@ func Text(addr uintptr) string {
 // which must be a multiple of 8 inside b. b must be off the Go heap or stay
 // reachable, and aligned to 8 bytes.
 func Cell(b []byte, off int) *atomic.Uint64 {
-	_ = b[off+7]
-	p := unsafe.Pointer(&b[off])
+	p := unsafe.Pointer(unsafe.SliceData(b[off : off+8])) // bounds checked, and not read
 	if uintptr(p)%8 != 0 {
 		panic("dl: a cell is not aligned")
 	}
