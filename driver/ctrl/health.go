@@ -20,22 +20,17 @@ func (d *Device) Health(ctx context.Context) (driver.Health, error) {
 		h.Critical = s.String()
 		return h, nil
 	}
-	var c nvme.Command
-	c.SetGetLogPage(nvme.LogSMART, nvme.NSIDAll, 512, 0, true)
-	err := d.fetch(ctx, &c, 512, func(b []byte) error {
-		l := nvme.Overlay[nvme.SMARTLog](b)
-		h.Critical = l.Warnings()
-		if k := l.CompositeKelvin.Get(); k != 0 {
-			h.TemperatureKelvin = int(k)
-		}
-		h.SparePercent, h.UsedPercent = int(l.AvailableSpare), int(l.PercentageUsed)
-		h.MediaErrors = int64(min(l.MediaErrors.Uint64(), 1<<63-1))
-		h.BytesWrittenByHost = l.DataUnitsWritten.Float() * nvme.DataUnit
-		return nil
-	})
+	l, err := d.SMART(ctx)
 	if err != nil {
 		return h, err
 	}
+	h.Critical = l.Warnings()
+	if k := l.CompositeKelvin.Get(); k != 0 {
+		h.TemperatureKelvin = int(k)
+	}
+	h.SparePercent, h.UsedPercent = int(l.AvailableSpare), int(l.PercentageUsed)
+	h.MediaErrors = int64(min(l.MediaErrors.Uint64(), 1<<63-1))
+	h.BytesWrittenByHost = l.DataUnitsWritten.Float() * nvme.DataUnit
 	if h.Critical == "" && h.ConsecutiveErrors >= degradedAfter {
 		h.Critical = fmt.Sprintf("%d requests in a row failed", h.ConsecutiveErrors)
 	}

@@ -119,7 +119,7 @@ func partitions(d Dev) []Dev {
 		if err != nil {
 			continue
 		}
-		if p, ok := parseDev(strings.TrimSpace(string(b))); ok {
+		if p, ok := ParseDev(strings.TrimSpace(string(b))); ok {
 			out = append(out, p)
 		}
 	}
@@ -144,7 +144,8 @@ func swapsOn(devs []Dev) []string {
 	return out
 }
 
-func parseDev(s string) (Dev, bool) {
+// ParseDev reads the form of String, as attributes named dev have it.
+func ParseDev(s string) (Dev, bool) {
 	a, b, ok := strings.Cut(s, ":")
 	major, err1 := strconv.ParseUint(a, 10, 32)
 	minor, err2 := strconv.ParseUint(b, 10, 32)

@@ -29,7 +29,7 @@ func Mounts() ([]Mount, error) {
 		if !ok || len(l) < 5 || len(r) < 2 {
 			continue
 		}
-		dev, _ := parseDev(l[2])
+		dev, _ := ParseDev(l[2])
 		out = append(out, Mount{Dev: dev, Point: unescape(l[4]), Type: r[0], Source: unescape(r[1])})
 	}
 	return out, nil

@@ -1,0 +1,88 @@
+package probe
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/ugds-store/ugds/internal/unix"
+)
+
+// fakeSys makes a tree of files and links ("name -> target") as the kernel shows it.
+func fakeSys(t *testing.T, entries ...string) string {
+	t.Helper()
+	root := t.TempDir()
+	for _, e := range entries {
+		name, text, _ := strings.Cut(e, "=")
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if to, ok := strings.CutPrefix(text, "-> "); ok {
+			err = os.Symlink(to, path)
+		} else {
+			err = os.WriteFile(path, []byte(text+"\n"), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+// TestControllers reads a machine with a free disk, one with a mounted disk, one of
+// VFIO, one without a driver, one behind a fabric, and a disk that is no NVMe one.
+func TestControllers(t *testing.T) {
+	root, err := unix.StatPath("/proc/self") // procfs is mounted wherever tests run
+	if err != nil {
+		t.Fatal(err)
+	}
+	const a, b, c, d = "bus/pci/devices/0000:01:00.0/", "bus/pci/devices/0000:02:00.0/",
+		"bus/pci/devices/0000:03:00.0/", "bus/pci/devices/0000:04:00.0/"
+	sys := fakeSys(t,
+		a+"class=0x010802", a+"vendor=0x8086", a+"device=0x0a54", a+"numa_node=1", a+"driver=-> ../../drivers/nvme",
+		a+"iommu_group=-> ../../../kernel/iommu_groups/17", a+"current_link_speed=8.0 GT/s PCIe", a+"current_link_width=2",
+		a+"max_link_speed=8.0 GT/s PCIe", a+"max_link_width=4", a+"nvme/nvme0/x=", "class/nvme/nvme0/model=A disk   ",
+		"class/nvme/nvme0/serial=S1", "class/nvme/nvme0/firmware_rev=F2", "class/nvme/nvme0/state=live",
+		"class/nvme/nvme0/nvme0c0n1/x=", "class/nvme/nvme0/power/x=", "class/block/nvme0n1/size=2048", "class/block/nvme0n1/dev=511:77",
+		b+"class=0x010802", b+"driver=-> ../nvme", b+"nvme/nvme1/x=", "class/nvme/nvme1/model=Other",
+		"class/nvme/nvme1/nvme1n1/x=", "class/block/nvme1n1/dev="+root.Dev.String(),
+		c+"class=0x010802", c+"driver=-> ../vfio-pci", d+"class=0x010802", d+"numa_node=-1",
+		"bus/pci/devices/0000:05:00.0/class=0x010601",
+		"class/nvme/nvme7/transport=tcp", "class/nvme/nvme7/address=traddr=10.0.0.1", "class/nvme/nvme7/model=Far")
+	got, err := Controllers(sys)
+	if err != nil || len(got) != 5 {
+		t.Fatalf("%d controllers, %v: %+v", len(got), err, got)
+	}
+	want := Controller{Address: "0000:01:00.0", Vendor: "8086", Device: "0a54", Driver: "nvme", Name: "nvme0", Model: "A disk",
+		Serial: "S1", Firmware: "F2", State: "live", NUMANode: 1, IOMMUGroup: "17",
+		Link:   Link{"8.0 GT/s PCIe", "2", "8.0 GT/s PCIe", "4"},
+		Disks:  []Disk{{Name: "nvme0n1", Path: "/dev/nvme0n1", Bytes: 1 << 20, Holders: []string{}}},
+		Usable: true, Why: "through the kernel, as a block device"}
+	if !reflect.DeepEqual(got[0], want) {
+		t.Errorf("%+v\nwant %+v", got[0], want)
+	}
+	if s := got[0].Link.String(); s != "PCIe 8.0 GT/s x2 (of 8.0 GT/s x4)" || !got[0].Link.Narrow() {
+		t.Errorf("link %q", s)
+	}
+	if g := got[1]; g.Usable || len(g.Disks) != 1 || len(g.Disks[0].Holders) == 0 || g.NUMANode != -1 {
+		t.Errorf("mounted: %+v", g)
+	}
+	for i, why := range map[int]string{2: "the driver vfio-pci has it", 3: "no driver has it", 4: "no namespace"} {
+		if g := got[i]; g.Usable || !strings.Contains(g.Why, why) {
+			t.Errorf("%d: %+v, want %q", i, g, why)
+		}
+	}
+	if g := got[4]; g.Driver != "nvme-tcp" || g.Address != "traddr=10.0.0.1" || g.Link.String() != "" {
+		t.Errorf("fabric: %+v", g)
+	}
+	if got, err := Controllers(t.TempDir()); err != nil || len(got) != 0 {
+		t.Errorf("a machine without: %v, %v", got, err)
+	}
+	if _, err := Controllers(Sysfs); err != nil {
+		t.Errorf("this machine: %v", err)
+	}
+}
