@@ -20,12 +20,12 @@ import (
 func verbs(t *testing.T) []*cobra.Command {
 	t.Helper()
 	var out []*cobra.Command
-	for _, c := range newRoot(&ctl.Env{Stdout: io.Discard, Stderr: io.Discard}).Commands() {
-		if c.IsAvailableCommand() && c.Name() != "help" {
+	for _, c := range withPages(newRoot(&ctl.Env{Stdout: io.Discard, Stderr: io.Discard}))[1:] {
+		if c.Name() != "help" {
 			out = append(out, c)
 		}
 	}
-	if len(out) < 17 {
+	if len(out) < 22 {
 		t.Fatalf("only %d verbs", len(out))
 	}
 	return out
@@ -46,9 +46,9 @@ func endless(line string) bool {
 func TestExamples(t *testing.T) {
 	bin := binDir(t)
 	for _, verb := range verbs(t) {
-		t.Run(verb.Name(), func(t *testing.T) {
+		t.Run(verbName(verb), func(t *testing.T) {
 			t.Parallel()
-			if !strings.Contains(verb.Example, "ugdsctl "+verb.Name()+" ") && verb.Name() != "version" {
+			if !strings.Contains(verb.Example+" ", verb.CommandPath()+" ") && !verb.HasSubCommands() {
 				t.Fatal("no example")
 			}
 			dir := sandbox(t)
@@ -58,7 +58,7 @@ func TestExamples(t *testing.T) {
 				switch {
 				case endless(line):
 					want, text = 130, "exec "+text
-				case verb.Name() == "format" && !strings.Contains(line, "--yes"):
+				case (verb.Name() == "format" || verb.Name() == "reset") && !strings.Contains(line, "--yes"):
 					want = 2
 				}
 				cmd := exec.Command("bash", "-o", "pipefail", "-uc", "umask 077; "+text)
@@ -100,11 +100,14 @@ func sandbox(t *testing.T) string {
 			t.Fatal(errs)
 		}
 	}
-	for name, text := range map[string]string{"report.pdf": "a report",
+	for name, text := range map[string]string{"report.pdf": "a report", "disk0": "",
 		"t.jsonl": `{"timestamp": 0, "hash_ids": [1, 2, 3]}` + "\n" + `{"timestamp": 9, "hash_ids": [1, 4]}` + "\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := os.Truncate(filepath.Join(dir, "disk0"), 64<<20); err != nil {
+		t.Fatal(err)
 	}
 	return dir
 }
@@ -114,7 +117,7 @@ func sandbox(t *testing.T) string {
 func TestHelp(t *testing.T) {
 	names := []string{""}
 	for _, v := range verbs(t) {
-		names = append(names, v.Name())
+		names = append(names, verbName(v))
 	}
 	for _, name := range names {
 		out, errs, code := call(t, "", append(strings.Fields(name), "--help")...)
@@ -139,13 +142,13 @@ func TestMan(t *testing.T) {
 			t.Fatal(errs)
 		}
 		var all strings.Builder
-		for _, v := range append(verbs(t), &cobra.Command{Use: ""}) {
-			name := strings.TrimSuffix("ugdsctl-"+v.Name(), "-") + ".1"
+		for _, v := range append(verbs(t), newRoot(&ctl.Env{})) {
+			name := strings.ReplaceAll(v.CommandPath(), " ", "-") + ".1"
 			data, err := os.ReadFile(filepath.Join(dir, to, name))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !strings.HasPrefix(string(data), ".nh\n.TH") || v.Name() != "" && !strings.Contains(string(data), ".SH EXAMPLE") {
+			if !strings.HasPrefix(string(data), ".nh\n.TH") || v.Example != "" && !strings.Contains(string(data), ".SH EXAMPLE") {
 				t.Errorf("%s is no page: %.80s", name, data)
 			}
 			all.Write(data)

@@ -92,13 +92,13 @@ found, 4 exists already, 5 the store is in use. fsck has its own.`,
 		if strings.Contains(err.Error(), "shorthand") {
 			dashes = "; -- goes before a key that begins with -"
 		}
-		return ctl.UsageError(cmd.Name(), "%v%s; see ugdsctl %s --help", err, dashes, cmd.Name())
+		return ctl.UsageError(verbName(cmd), "%v%s; see %s --help", err, dashes, cmd.CommandPath())
 	})
 	root.PersistentFlags().BoolVar(&env.JSON, "json", false, "print one JSON document instead of text")
 	root.AddCommand(
 		demoCmd(env, t), demoVerifyCmd(env, t), formatCmd(env, t), putCmd(env, t), getCmd(env, t), rmCmd(env, t),
 		lsCmd(env, t), statCmd(env, t), existsCmd(env, t), usageCmd(env, t), verifyCmd(env, t), trimCmd(env, t),
-		fsckCmd(env, t), versionCmd(env), completionCmd(env), manCmd(env),
+		fsckCmd(env, t), deviceCmd(env, t), versionCmd(env), completionCmd(env), manCmd(env),
 		benchCmd(env, t), benchCaseCmd(env), benchScaleCmd(env), replayCmd(env, t),
 	)
 	return root

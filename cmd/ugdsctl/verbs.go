@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -82,10 +83,16 @@ func args(least, most int, what string) cobra.PositionalArgs {
 			if len(a) == 1 {
 				got = "1 argument"
 			}
-			return ctl.UsageError(cmd.Name(), "got %s, want %s; see ugdsctl %s --help", got, what, cmd.Name())
+			return ctl.UsageError(verbName(cmd), "got %s, want %s; see %s --help", got, what, cmd.CommandPath())
 		}
 		return nil
 	}
+}
+
+// verbName is what a user writes after ugdsctl.
+func verbName(cmd *cobra.Command) string {
+	_, name, _ := strings.Cut(cmd.CommandPath(), " ")
+	return name
 }
 
 func formatCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {

@@ -1,0 +1,235 @@
+package ctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/driver/ctrl"
+	"github.com/ugds-store/ugds/driver/file"
+	"github.com/ugds-store/ugds/driver/probe"
+	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/unix"
+	"github.com/ugds-store/ugds/store"
+)
+
+// Names of the verbs in documents.
+const (
+	verbDeviceList   = "device list"
+	verbDeviceInfo   = "device info"
+	verbDeviceHealth = "device health"
+	verbDeviceReset  = "device reset"
+)
+
+// targets are the devices that the arguments name, or those of the store.
+func (t *Target) targets(verb string, args []string) ([]string, error) {
+	if len(args) > 0 && t.Dir != "" {
+		return nil, usage(verb, "name targets or --store DIR, not both")
+	}
+	if len(args) > 0 || t.Dir == "" {
+		return args, nil
+	}
+	p, err := t.parts(verb)
+	return p.devices, err
+}
+
+type deviceListDoc struct {
+	header
+	Targets     []targetDoc        `json:"targets"`
+	Controllers []probe.Controller `json:"controllers"` // NVMe controllers that the kernel shows
+}
+
+// targetDoc is a target and whether a store can have it.
+type targetDoc struct {
+	Target    string `json:"target"`
+	Transport string `json:"transport"`
+	Bytes     int64  `json:"bytes"`
+	Holds     string `json:"holds"` // what is on it, "" if it is blank
+	Usable    bool   `json:"usable"`
+	Why       string `json:"why"` // not, or how
+
+	refused error // why it is not usable
+}
+
+// DeviceList lists the targets that are named, or those of the store, and the NVMe
+// controllers that the kernel shows below sysfs. It only reads.
+func DeviceList(ctx context.Context, e *Env, t *Target, args []string, sysfs string) error {
+	return e.fail(verbDeviceList, deviceList(ctx, e, t, args, sysfs))
+}
+
+func deviceList(ctx context.Context, e *Env, t *Target, args []string, sysfs string) (err error) {
+	targets, err := t.targets(verbDeviceList, args)
+	if err != nil {
+		return err
+	}
+	doc := deviceListDoc{header: head(verbDeviceList, nil), Targets: []targetDoc{}, Controllers: []probe.Controller{}}
+	for _, target := range targets {
+		d, err := e.describeTarget(ctx, t, target)
+		if err != nil {
+			return err
+		}
+		doc.Targets = append(doc.Targets, d)
+	}
+	found, err := probe.Controllers(sysfs)
+	if err != nil {
+		return err
+	}
+	doc.Controllers = append(doc.Controllers, found...)
+	if e.JSON {
+		return e.emit(doc)
+	}
+	return e.deviceListText(&doc)
+}
+
+// describeTarget looks at a target. Only one that makes no sense is an error.
+func (e *Env) describeTarget(ctx context.Context, t *Target, target string) (targetDoc, error) {
+	d := targetDoc{Target: target}
+	parsed, err := probe.Parse(target)
+	if err != nil {
+		return d, err
+	}
+	d.Transport = parsed.Scheme
+	path, isPath := filePath(target)
+	if isPath {
+		if st, err := unix.StatPath(path); err == nil && st.Kind == unix.KindBlock {
+			d.Transport = "block"
+		}
+	}
+	if d.Transport == "block" {
+		d.refused = file.InUse(path)
+	}
+	if d.refused == nil {
+		d.Holds, d.Bytes, d.refused = e.inspect(ctx, t, target)
+	}
+	if d.refused == nil && isPath {
+		d.refused = file.MayWrite(path)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return d, interrupted{}
+	case d.refused != nil:
+		d.Why = d.refused.Error()
+	case parsed.Scheme == "sim" && !isPath:
+		d.Usable, d.Why = true, "a model in memory, gone when it is closed"
+	case d.Holds == "":
+		d.Usable, d.Why = true, "nobody has it"
+	default:
+		d.Usable, d.Why = true, "nobody has it open"
+	}
+	return d, nil
+}
+
+func (e *Env) deviceListText(d *deviceListDoc) error {
+	w := tabwriter.NewWriter(e.Stdout, 0, 0, 2, ' ', 0)
+	if len(d.Targets) > 0 {
+		fmt.Fprintln(w, "TARGET\tSIZE\tUSABLE\tHOLDS, WHY")
+	}
+	for _, t := range d.Targets {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", Plain(t.Target), sizeOr(t.Bytes, "?"), yesNo(t.Usable), Plain(joined("; ", t.Holds, t.Why)))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if len(d.Targets) > 0 {
+		if err := e.say(""); err != nil {
+			return err
+		}
+	}
+	if len(d.Controllers) == 0 {
+		return e.say("The kernel shows no NVMe controllers.")
+	}
+	fmt.Fprintln(w, "CONTROLLER\tDISK\tSIZE\tUSABLE\tWHAT, WHY")
+	for _, c := range d.Controllers {
+		fmt.Fprintf(w, "%s\t%s\t\t%s\t%s\n", c.Address, c.Name, yesNo(c.Usable), controllerText(&c))
+		for _, disk := range c.Disks {
+			why := "as " + disk.Path
+			if len(disk.Holders) > 0 {
+				why = strings.Join(disk.Holders, "; ")
+			}
+			fmt.Fprintf(w, "\t%s\t%s\t%s\t%s\n", disk.Path, sizeOr(disk.Bytes, "?"), yesNo(len(disk.Holders) == 0), Plain(why))
+		}
+	}
+	return w.Flush()
+}
+
+func controllerText(c *probe.Controller) string {
+	node := ""
+	if c.NUMANode >= 0 {
+		node = fmt.Sprintf("NUMA node %d", c.NUMANode)
+	}
+	what := c.Model
+	if what == "" && c.Vendor != "" {
+		what = c.Vendor + ":" + c.Device
+	}
+	text := joined(", ", what, node, c.Link.String(), c.State)
+	if len(c.Disks) == 0 {
+		text = joined("; ", text, c.Why)
+	}
+	return Plain(text)
+}
+
+func yesNo(yes bool) string {
+	if yes {
+		return "yes"
+	}
+	return "no"
+}
+
+// sizeOr is n in words, or other for 0.
+func sizeOr(n int64, other string) string {
+	if n == 0 {
+		return other
+	}
+	return base.FormatBytes(n)
+}
+
+// joined puts what is not empty in one line.
+func joined(between string, parts ...string) string {
+	var out []string
+	for _, p := range parts {
+		if p != "" {
+			out = append(out, p)
+		}
+	}
+	return strings.Join(out, between)
+}
+
+// withDevice opens one target for one verb. A file is opened for reading only; a
+// controller has one owner, who works on its queues.
+func (e *Env) withDevice(ctx context.Context, t *Target, target string, do func(d driver.Device) error) error {
+	parsed, err := probe.Parse(target)
+	if err != nil {
+		return err
+	}
+	devs, err := e.openDevices(ctx, t, parts{devices: []string{target}}, parsed.Scheme == "file")
+	if err != nil {
+		return err
+	}
+	return errors.Join(do(devs[0]), closeDevices(devs))
+}
+
+// controllerOf is the controller that d is, or why it is none.
+func controllerOf(verb, target string, d driver.Device) (*ctrl.Device, error) {
+	if c, ok := d.(*ctrl.Device); ok {
+		return c, nil
+	}
+	return nil, notController(verb, target, d.Info().Transport)
+}
+
+func notController(verb, target, transport string) error {
+	what := map[string]string{"file": "file", "block": "block device"}[transport]
+	return base.WithHint(base.Errorf(verb, target, base.ErrNotSupported, "it is not a controller but a %s that the kernel drives", what),
+		"`ugdsctl device list` shows the controllers; nvme and smartctl ask those that the kernel drives")
+}
+
+// holdsOf says what is on a device, "" if it is blank.
+func holdsOf(ctx context.Context, d driver.Device) (string, error) {
+	label, err := store.Inspect(ctx, d)
+	if err != nil || label.Blank {
+		return "", err
+	}
+	return label.Text, nil
+}
