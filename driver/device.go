@@ -76,10 +76,13 @@ func (s State) String() string {
 	return [...]string{"ready", "isolated", "resetting", "removed", "closed"}[s]
 }
 
-// Event is a change of state and its cause.
+// Event is a change of state and its cause, or a warning of a device that goes on.
 type Event struct {
-	State State
-	Cause error // nil for Ready and for an orderly Close
+	State State // the new one; of a warning the present one
+	Cause error // what a warning is about; nil for Ready and for an orderly Close
+	// Warning: the state has not changed. The device says something about itself,
+	// such as that it is hot or short of spare blocks.
+	Warning bool
 }
 
 // Health is what a device says about itself. Fields that it does not know are
@@ -153,7 +156,7 @@ type Device interface {
 	Stats() Stats
 
 	// Subscribe calls fn, from a goroutine of the device and never while a lock
-	// is held, for each change of state until cancel is called. Events come in
+	// is held, for each change of state and each warning until cancel is called. Events come in
 	// order; fn must not block for long.
 	Subscribe(fn func(Event)) (cancel func())
 

@@ -46,7 +46,8 @@ func (d *Device) abort(q *queue, s *slot) {
 	w := new(adminWait)
 	if admin.submit(&c, w, hw.Forever) == nil { // the late command's own end bounds it
 		a.sent, s.aborted = w, true
-		d.count.aborts.Add(1)
+		d.warn(base.Errorf(s.cmd.OPC.Name(false), d.info.Target, base.ErrTimeout,
+			"no completion within its deadline, command %d of queue %d is being aborted", s.cid, q.id))
 	}
 }
 

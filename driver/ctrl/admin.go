@@ -102,23 +102,32 @@ func (d *Device) whyNot(ctx context.Context) error {
 	return d.gone("wait")
 }
 
-// fetch runs an admin command that fills size bytes, and gives them to
-// use while the buffer is the caller's. The buffer is freed unless the command may
-// still be in flight.
+// fetch runs an admin command that fills size bytes, and gives them to use while
+// the buffer is the caller's.
 func (d *Device) fetch(ctx context.Context, cmd *nvme.Command, size int64, use func(b []byte) error) error {
+	_, err := d.exchange(ctx, cmd, size, nil, use)
+	return err
+}
+
+// exchange runs an admin command with a buffer of size bytes, at most a page: data,
+// if not nil, is put into it, and use, if not nil, gets it afterwards. The buffer is
+// freed unless the command may still be in flight.
+func (d *Device) exchange(ctx context.Context, cmd *nvme.Command, size int64, data []byte,
+	use func(b []byte) error) (dw0 uint32, err error) {
 	buf, err := d.hw.Alloc(size, "nvme admin data")
 	if err != nil {
-		return err
+		return 0, err
 	}
-	cmd.PRP1.Set(buf.Addr) // at most a page, and it begins at one
-	if _, err := d.admin(ctx, cmd); err != nil {
-		if statusOf(err) == nil { // it has not ended: the controller may still write
-			d.keep(buf)
-			return err
-		}
-		buf.Free()
-		return err
+	copy(buf.Bytes, data)
+	cmd.PRP1.Set(buf.Addr) // it begins at a page
+	dw0, err = d.admin(ctx, cmd)
+	if err != nil && statusOf(err) == nil { // it has not ended: the controller may still write
+		d.keep(buf)
+		return 0, err
 	}
 	defer buf.Free()
-	return use(buf.Bytes)
+	if err == nil && use != nil {
+		err = use(buf.Bytes)
+	}
+	return dw0, err
 }

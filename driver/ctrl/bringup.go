@@ -36,6 +36,7 @@ var steps = []step{
 	{"choose namespace", (*Device).chooseNamespace},
 	{"count queues", (*Device).countQueues},
 	{"create queues", (*Device).createQueues},
+	{"stay awake", (*Device).stayAwake},
 	{"enable events", (*Device).enableEvents},
 }
 

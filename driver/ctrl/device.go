@@ -37,6 +37,7 @@ type Device struct {
 	bulkLimit    uint32
 	discardLimit uint32
 	aers         []*adminWait
+	power        power
 	phase        atomic.Value // string: the step of the bring-up
 
 	adminQ  atomic.Pointer[queue]
@@ -212,9 +213,12 @@ func (d *Device) Close(ctx context.Context) error {
 	close(d.quit)
 	d.work.Wait()
 	if ready {
+		powerErr := d.restorePower(ctx)
 		d.killQueues()
 		var stopped bool
-		if stopped, err = d.shutdown(ctx); !stopped {
+		stopped, err = d.shutdown(ctx)
+		err = errors.Join(powerErr, err)
+		if !stopped {
 			// Whatever the controller knows stays allocated and mapped.
 			d.events.done.Wait()
 			return errors.Join(err, d.hw.Close())

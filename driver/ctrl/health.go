@@ -38,7 +38,8 @@ func (d *Device) Health(ctx context.Context) (driver.Health, error) {
 	return h, nil
 }
 
-// Warning is the last asynchronous event of the controller, "" for none.
+// Warning is the last thing that the controller has reported of itself, "" for none.
+// Subscribers learn each of them.
 func (d *Device) Warning() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -46,16 +46,19 @@ type Options struct {
 	// Queues is the number of I/O queue pairs; 0 is two for each processor, at most
 	// 16. Half of them are for single requests, the latency queues, the rest is for
 	// batches; one alone serves both.
-	Queues   int
-	Depth    int           // commands in flight on a queue for batches; 0 is 255
-	Latency  int           // commands in flight on a latency queue; 0 is 63
-	Command  int64         // largest command, bytes; 0 is MaxCommand
-	Bulk     int64         // payload of large requests in flight beside small ones, bytes; 0 is 640 KiB, negative no limit
-	Watch    time.Duration // how often the watcher looks; 0 is 20 ms, negative never
-	Mode     Mode          // 0 is Polled; queues without an interrupt vector of their own are polled
-	Batches  Mode          // of the queues for batches; 0 is Mode
-	Spin     time.Duration // of Hybrid; 0 is 150 µs
-	Deadline Deadlines
+	Queues  int
+	Depth   int           // commands in flight on a queue for batches; 0 is 255
+	Latency int           // commands in flight on a latency queue; 0 is 63
+	Command int64         // largest command, bytes; 0 is MaxCommand
+	Bulk    int64         // payload of large requests in flight beside small ones, bytes; 0 is 640 KiB, negative no limit
+	Watch   time.Duration // how often the watcher looks; 0 is 20 ms, negative never
+	Mode    Mode          // 0 is Polled; queues without an interrupt vector of their own are polled
+	Batches Mode          // of the queues for batches; 0 is Mode
+	Spin    time.Duration // of Hybrid; 0 is 150 µs
+	// LowLatency keeps the controller out of power states that it would have to
+	// leave first; Close restores what was set before.
+	LowLatency bool
+	Deadline   Deadlines
 }
 
 // Deadlines of the device by opcode (I4), on its clock. 0 is the contract's.

@@ -2,6 +2,7 @@ package ctrl
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/ugds-store/ugds/driver"
@@ -130,7 +131,13 @@ func (d *Device) event(e nvme.AsyncEvent) {
 		c.SetGetLogPage(e.LogPage(), nvme.NSIDAll, size, 0, false)
 		_ = d.fetch(ctx, &c, int64(size), func([]byte) error { return nil })
 	}
+	d.warn(errors.New(e.String()))
+}
+
+// warn tells subscribers what the controller says about itself.
+func (d *Device) warn(what error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.warning = e.String()
+	d.warning = what.Error()
+	d.events.post(driver.Event{State: d.State(), Warning: true, Cause: base.Wrap("watch", d.info.Target, what)})
 }

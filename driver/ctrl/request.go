@@ -87,7 +87,6 @@ type counters struct {
 	errors   atomic.Int64
 	inRow    atomic.Int64 // requests that failed in a row
 	commands atomic.Int64
-	aborts   atomic.Int64 // Abort commands
 }
 
 func (c *counters) moved(op driver.Op, n int64) { c.bytes[op].Add(n) }

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"encoding/binary"
 	"slices"
 
 	"github.com/ugds-store/ugds/driver/hw"
@@ -225,14 +226,66 @@ func (s *Sim) feature(o *op) (uint32, nvme.Status) {
 			}
 		}
 		return s.features[fid], 0
-	case nvme.FeatArbitration, nvme.FeatPowerManagement, nvme.FeatTemperature, nvme.FeatErrorRecovery,
-		nvme.FeatCoalescing, nvme.FeatVectorConfig, nvme.FeatAsyncEvents, nvme.FeatAPST:
+	case nvme.FeatPowerManagement:
+		if set && nvme.PowerStateIndex(v) > s.cfg.Identify.NPSS {
+			return 0, s.refuse(o, nvme.StatusInvalidField, "power state %d, NPSS is %d", v, s.cfg.Identify.NPSS)
+		}
+		if set {
+			s.features[fid] = v
+		}
+		return s.features[fid], 0
+	case nvme.FeatAPST:
+		return s.transitionsFeature(o, set)
+	case nvme.FeatArbitration, nvme.FeatTemperature, nvme.FeatErrorRecovery,
+		nvme.FeatCoalescing, nvme.FeatVectorConfig, nvme.FeatAsyncEvents:
 		if set {
 			s.features[fid] = v
 		}
 		return s.features[fid], 0
 	}
 	return 0, nvme.StatusInvalidField | nvme.StatusDNR
+}
+
+// transitionsFeature is Autonomous Power State Transition, which has a table of 256
+// bytes beside its value (Base 5.1.25.1.8).
+func (s *Sim) transitionsFeature(o *op, set bool) (uint32, nvme.Status) {
+	if s.cfg.Identify.APSTA&1 == 0 {
+		return 0, nvme.StatusInvalidField | nvme.StatusDNR
+	}
+	if !set {
+		return s.features[nvme.FeatAPST], s.toHost(o, s.apst[:])
+	}
+	table := make([]byte, len(s.apst))
+	if st := s.fromHost(o, table); st != 0 {
+		return 0, st
+	}
+	copy(s.apst[:], table)
+	s.features[nvme.FeatAPST] = o.cmd.CDW11.Get()
+	return s.features[nvme.FeatAPST], 0
+}
+
+// Feature is the present value of a feature, and of its table for FeatAPST.
+func (s *Sim) Feature(fid uint8) (v uint32, table []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if fid == nvme.FeatAPST {
+		table = slices.Clone(s.apst[:])
+	}
+	return s.features[fid], table
+}
+
+// defaultFeatures is what a reset leaves (Base 4.4): a controller that may save
+// power does.
+func (s *Sim) defaultFeatures() {
+	clear(s.features)
+	clear(s.apst[:])
+	if n := s.cfg.Identify.NPSS; n > 0 {
+		s.features[nvme.FeatPowerManagement] = 1
+		if s.cfg.Identify.APSTA&1 != 0 {
+			s.features[nvme.FeatAPST] = 1
+			binary.LittleEndian.PutUint64(s.apst[:], nvme.APSTEntry(n, 500))
+		}
+	}
 }
 
 // abort is Abort (Base 5.1.1): only a command that was not executed can be. A part

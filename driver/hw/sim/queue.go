@@ -88,7 +88,7 @@ func (s *Sim) dropQueues() {
 	}
 	s.sqs, s.cqs, s.ops, s.waiting, s.aers = nil, map[uint16]*cq{}, nil, nil, nil
 	s.next = 0
-	clear(s.features)
+	s.defaultFeatures()
 	s.dies, s.link = [dies]time.Duration{}, link{}
 }
 

@@ -56,6 +56,7 @@ type Sim struct {
 	dies     [dies]time.Duration
 	link     link
 	features map[uint8]uint32
+	apst     [256]byte
 	aers     []*op
 	events   []nvme.AsyncEvent
 	errors   []nvme.ErrorLogEntry // newest first
