@@ -16,6 +16,8 @@ type attached struct {
 	segs    []nvme.Seg
 	ends    []uint64 // offset in the region after each segment
 	aligned bool     // the first byte is aligned as Info.MemAlign says
+
+	revocable hw.Revocable // the mapping, if its exporter can take the memory back
 }
 
 // Attach implements driver.Device. A region that was not attached is, by its first
@@ -42,6 +44,10 @@ func (d *Device) attach(r *driver.Region) (*attached, error) {
 		return nil, base.Wrap("attach", r.String(), err)
 	}
 	a := &attached{region: r, mapping: m}
+	if v, ok := m.(hw.Revocable); ok {
+		a.revocable = v
+		d.revocable.Store(true)
+	}
 	var end uint64
 	for _, s := range m.Segments() {
 		end += s.Len
@@ -52,6 +58,28 @@ func (d *Device) attach(r *driver.Region) (*attached, error) {
 	d.regions[r.ID()] = a
 	r.SetHandle(d, a)
 	return a, nil
+}
+
+// lost is an error once the exporter of a region has taken its memory back: from then
+// on the device does not reach it, whatever the status of a command says.
+func (a *attached) lost(op driver.Op) error {
+	if a.revocable == nil || !a.revocable.Revoked() {
+		return nil
+	}
+	return base.Errorf(op.String(), a.region.String(), base.ErrClosed, "its exporter has taken the memory back")
+}
+
+// lost is the same for the memory of a request, before that is released.
+func (r *request) lost() error {
+	q := r.entry()
+	for i := range r.holds {
+		if a, ok := q.Segs[i].Region.Handle(r.d).(*attached); ok {
+			if err := a.lost(q.Op); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func (d *Device) mapRegion(r *driver.Region) (hw.Mapping, error) {

@@ -55,6 +55,11 @@ func (r *request) unref() {
 // finish gives the entry its one answer, after its memory was released.
 func (d *Device) finish(r *request) {
 	q := r.entry()
+	if d.revocable.Load() && r.err == nil {
+		if r.err = r.lost(); r.err != nil {
+			r.failAt = 0
+		}
+	}
 	for i := range r.holds {
 		q.Segs[i].Region.Release()
 	}

@@ -123,6 +123,9 @@ func (r *request) hold(c *cursor) error {
 			}
 		}
 		c.region, c.at = s.Region, a
+		if err := a.lost(q.Op); err != nil {
+			return err
+		}
 		if !a.aligned {
 			return base.Errorf(q.Op.String(), r.d.info.Target, base.ErrMisaligned,
 				"%s begins at an address that is not a multiple of %d", s.Region, r.d.info.MemAlign)
