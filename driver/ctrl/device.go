@@ -51,7 +51,7 @@ type Device struct {
 	state       atomic.Uint32 // driver.State
 	incarnation atomic.Uint64
 	closing     atomic.Bool
-	revocable   atomic.Bool // some region's memory can be taken back by its exporter
+	revocable   atomic.Bool  // some region's memory can be taken back by its exporter
 	broken      atomic.Bool  // the bring-up cannot go on; cause says why
 	inFlight    atomic.Int64 // requests without an answer, for Stats
 	unended     atomic.Int64 // the same, until the answer was given as well
