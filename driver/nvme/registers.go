@@ -103,7 +103,7 @@ func (c CAP) CSS() uint8 { return uint8(c.field(37, 0xff)) }
 const (
 	CSSNVM     = 1 << 0 // the NVM command set
 	CSSIO      = 1 << 6 // command sets chosen by Identify, the NVM command set included
-	CSSNoIO    = 1 << 7 // no I/O command set at all
+	CSSNoIO    = 1 << 7 // none, says the specification; controllers with I/O command sets set it too
 	cssMeaning = CSSNVM | CSSIO
 )
 
@@ -134,7 +134,7 @@ func (c CAP) Check() error {
 		return nonsense("CAP.MPSMIN", c.field(48, 15), fmt.Sprintf("is more than MPSMAX, %d", c.field(52, 15)))
 	case c.DSTRD() > MaxDSTRD:
 		return nonsense("CAP.DSTRD", uint64(c.DSTRD()), fmt.Sprintf("a doorbell stride above 2^%d bytes", 2+MaxDSTRD))
-	case c.CSS()&CSSNoIO != 0 || c.CSS()&cssMeaning == 0:
+	case c.CSS()&cssMeaning == 0:
 		return unsupported("CAP.CSS", uint64(c.CSS()), "the controller has no NVM command set")
 	}
 	return nil

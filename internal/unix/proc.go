@@ -112,18 +112,28 @@ func lockName(st Stat) string {
 // locked open file description itself: the owner or a child that inherited it.
 // Processes of other users may be invisible.
 func LockHolders(st Stat) []int {
+	return others(st, func(fdinfo string) bool { return strings.Contains(fdinfo, "FLOCK") })
+}
+
+// Openers lists the living processes, other than this one, that have the file
+// open. Processes of other users may be invisible.
+func Openers(st Stat) []int { return others(st, func(string) bool { return true }) }
+
+// others lists the living processes but this one that have a descriptor of the
+// file whose description in /proc is wanted.
+func others(st Stat, wanted func(fdinfo string) bool) []int {
 	dirs, _ := os.ReadDir("/proc")
 	var out []int
 	for _, d := range dirs {
 		pid, err := strconv.Atoi(d.Name())
-		if err == nil && pid != os.Getpid() && holdsLock(pid, st) && (Proc{PID: pid}).Alive() {
+		if err == nil && pid != os.Getpid() && has(pid, st, wanted) && (Proc{PID: pid}).Alive() {
 			out = append(out, pid)
 		}
 	}
 	return out
 }
 
-func holdsLock(pid int, st Stat) bool {
+func has(pid int, st Stat, wanted func(fdinfo string) bool) bool {
 	dir := "/proc/" + strconv.Itoa(pid)
 	fds, _ := os.ReadDir(dir + "/fd")
 	for _, fd := range fds {
@@ -132,7 +142,7 @@ func holdsLock(pid int, st Stat) bool {
 			continue
 		}
 		info, _ := os.ReadFile(dir + "/fdinfo/" + fd.Name())
-		if strings.Contains(string(info), "FLOCK") {
+		if wanted(string(info)) {
 			return true
 		}
 	}

@@ -41,6 +41,14 @@ const (
 	noKernelDriver = "initcall_blacklist=nvme_init"
 )
 
+// skipped are cases of the device contract that are left out here. The first need
+// what QEMU's controller cannot do, to fail a chosen command or to keep one while it
+// is reset; TestHungCommand, TestMediaError and TestFailedFlush stand for them. The
+// others have nothing to do with how completions are noticed, and run polled only.
+const skipped = `^TestDevice$/./^(I04ContextEndsWait|CloseInFlight|IsolateInFlight|ResetBounded|FailedEntry|FailedFlushIsolates)$` +
+	`|^TestDevice$/^(interrupts|hybrid)$/^(Geometry|C.*|MixedBatch|BatchLimits|Fields|StaleGeneration|AttachDetach|WriteZeroes|` +
+	`Discard|I10Counters|AfterClose)$`
+
 // ssd is an NVMe controller with one namespace on a disk image.
 func ssd(n int, options string) []string {
 	id := fmt.Sprintf("nvme%d", n)
@@ -86,7 +94,7 @@ var shapes = []shape{
 		name: "vfio", iommu: true, append: noKernelDriver,
 		modules: []string{"vfio-pci", "vfio_iommu_type1"},
 		devices: twoDisks, images: twoImages,
-		suites: []suite{{name: "guest", pkg: "tools/lab/guest"}},
+		suites: []suite{{name: "guest", pkg: "tools/lab/guest", args: []string{"-transport", "vfio", "-test.skip", skipped}}},
 	},
 }
 

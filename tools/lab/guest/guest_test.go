@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"encoding/json"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -14,20 +13,6 @@ import (
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
-
-// devicesOf lists the PCI addresses of all functions of a class, such as "010802".
-func devicesOf(t testing.TB, class string) (out []string) {
-	t.Helper()
-	dirs, _ := filepath.Glob("/sys/bus/pci/devices/*")
-	for _, d := range dirs {
-		if text, err := os.ReadFile(d + "/class"); err == nil && strings.TrimSpace(string(text)) == "0x"+class {
-			out = append(out, filepath.Base(d))
-		}
-	}
-	return out
-}
-
-const classNVMe = "010802"
 
 // qmp asks the machine outside for something, and gives what it returned.
 func qmp(t testing.TB, execute string, arguments map[string]any) json.RawMessage {
@@ -62,6 +47,16 @@ func qmp(t testing.TB, execute string, arguments map[string]any) json.RawMessage
 		t.Fatalf("%s: %s", execute, a.Error.Desc)
 	}
 	return a.Return
+}
+
+// monitor runs a command of QEMU's monitor for people, for what QMP lacks.
+func monitor(t testing.TB, line string) {
+	t.Helper()
+	var said string
+	err := json.Unmarshal(qmp(t, "human-monitor-command", map[string]any{"command-line": line}), &said)
+	if err != nil || strings.Contains(strings.ToLower(said), "error") || strings.Contains(said, "failed") {
+		t.Fatalf("%s: %q, %v", line, said, err)
+	}
 }
 
 // TestMachine: the guest is what the shape says, and the wire to the outside works.

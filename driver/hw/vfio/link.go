@@ -1,0 +1,177 @@
+package vfio
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/unix"
+)
+
+const (
+	sysDevices    = "/sys/bus/pci/devices/"
+	containerPath = "/dev/vfio/vfio"
+	driverName    = "vfio-pci"
+)
+
+// link is a device that is open through VFIO: a container of its own, with the
+// device's group in it.
+type link struct {
+	name      string // "pci:0000:01:00.0"
+	address   string // as sysfs names it
+	container *unix.FD
+	group     *unix.FD
+	dev       *unix.FD
+	iommu     unix.VFIOIOMMU
+	flags     uint32 // of the device
+}
+
+// openLink opens the device at a PCI address such as "0000:01:00.0".
+func openLink(address string) (l *link, err error) {
+	l = &link{name: "pci:" + address, address: address}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, l.close())
+		}
+	}()
+	number, err := groupOf(address)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.openGroup("/dev/vfio/" + number); err != nil {
+		return nil, err
+	}
+	if err := l.openContainer(); err != nil {
+		return nil, base.Wrap("open", l.name, err)
+	}
+	if l.dev, err = unix.VFIODevice(l.group, address); err != nil {
+		return nil, base.Wrap("open", l.name, err)
+	}
+	if l.flags, err = unix.VFIODeviceFlags(l.dev); err != nil {
+		return nil, base.Wrap("open", l.name, err)
+	}
+	if l.flags&unix.VFIODevicePCI == 0 {
+		return nil, base.Errorf("open", l.name, base.ErrNotSupported, "it is not a PCI device")
+	}
+	l.iommu, err = unix.VFIOIOMMUOf(l.container)
+	if err == nil && len(l.iommu.Ranges) == 0 {
+		err = base.Errorf("open", l.name, base.ErrNotSupported, "the kernel does not tell which bus addresses are usable; it is older than 5.4")
+	}
+	return l, err
+}
+
+// groupOf finds the group of a device that is bound to our driver.
+func groupOf(address string) (string, error) {
+	name := "pci:" + address
+	if _, err := os.Stat(sysDevices + address); err != nil || filepath.Base(address) != address {
+		return "", base.Errorf("open", name, base.ErrNotFound, "there is no such PCI device")
+	}
+	driver, _ := os.Readlink(sysDevices + address + "/driver")
+	group, err := os.Readlink(sysDevices + address + "/iommu_group")
+	switch {
+	case err != nil:
+		return "", base.WithHint(base.Errorf("open", name, base.ErrNotSupported, "no IOMMU translates for it"),
+			"enable the IOMMU in the firmware and with intel_iommu=on, or use the kernel module")
+	case filepath.Base(driver) != driverName:
+		return "", base.WithHint(base.Errorf("open", name, base.ErrInvalid, "it is bound to %q, not to %s", filepath.Base(driver), driverName),
+			"docs/hardware.md says how to bind it")
+	}
+	return filepath.Base(group), nil
+}
+
+// openGroup opens a group, which only one process at a time can.
+func (l *link) openGroup(path string) error {
+	var err error
+	if l.group, err = unix.Open(path, unix.ReadWrite, 0); err != nil {
+		switch unix.ErrnoOf(err) {
+		case unix.EBUSY:
+			return base.Errorf("open", l.name, base.ErrLocked, "%s", holder(path))
+		case unix.EACCES, unix.EPERM:
+			return base.WithHint(base.Wrap("open", l.name+": "+path, err), "give yourself the group: chown $USER %s", path)
+		}
+		return base.Wrap("open", l.name+": "+path, err)
+	}
+	viable, err := unix.VFIOGroupViable(l.group)
+	if err == nil && !viable {
+		err = base.Errorf("open", l.name, base.ErrInUse, "other devices of its IOMMU group have drivers: %s", strings.Join(l.neighbours(), ", "))
+	}
+	return err
+}
+
+// holder names the process that has a group open, as far as it can be seen.
+func holder(path string) string {
+	st, err := unix.StatPath(path)
+	if err == nil {
+		for _, pid := range unix.Openers(st) {
+			return fmt.Sprintf("process %d (%s) has it", pid, unix.ProcName(pid))
+		}
+	}
+	return "another process has it"
+}
+
+// neighbours lists the devices of the group that are bound to other drivers.
+func (l *link) neighbours() (out []string) {
+	dirs, _ := os.ReadDir(sysDevices + l.address + "/iommu_group/devices")
+	for _, d := range dirs {
+		driver, err := os.Readlink(sysDevices + d.Name() + "/driver")
+		if err == nil && filepath.Base(driver) != driverName {
+			out = append(out, d.Name()+" ("+filepath.Base(driver)+")")
+		}
+	}
+	return out
+}
+
+// openContainer gives the group a container with a type 1 IOMMU.
+func (l *link) openContainer() (err error) {
+	if l.container, err = unix.Open(containerPath, unix.ReadWrite, 0); err != nil {
+		return base.Wrap("open", containerPath, err)
+	}
+	version, err := unix.VFIOVersion(l.container)
+	if err != nil {
+		return err
+	}
+	if version != unix.VFIOAPIVersion || !unix.VFIOExtension(l.container, unix.VFIOType1v2) {
+		return base.Errorf("use", containerPath, base.ErrNotSupported, "version %d, type 1 IOMMU: %v (module vfio_iommu_type1)", version,
+			unix.VFIOExtension(l.container, unix.VFIOType1v2))
+	}
+	if err := unix.VFIOSetContainer(l.group, l.container); err != nil {
+		return base.Wrap("put the group into", containerPath, err)
+	}
+	if err := unix.VFIOSetIOMMU(l.container, unix.VFIOType1v2); err != nil {
+		if unix.ErrnoOf(err) == unix.EPERM {
+			return base.WithHint(base.Wrap("attach to", "the IOMMU", err),
+				"the machine does not remap interrupts; vfio_iommu_type1.allow_unsafe_interrupts=1 accepts that")
+		}
+		return base.Wrap("attach to", "the IOMMU", err)
+	}
+	return nil
+}
+
+// close gives everything back. The kernel resets the device and takes its mappings
+// away, in this order, whatever state it is in.
+func (l *link) close() (err error) {
+	for _, f := range []**unix.FD{&l.dev, &l.group, &l.container} {
+		if *f != nil {
+			err = errors.Join(err, (*f).Close())
+			*f = nil
+		}
+	}
+	return base.Wrap("close", l.name, err)
+}
+
+// attribute reads a number that sysfs has about the device; unknown when it has not.
+func (l *link) attribute(name string, unknown int64) int64 {
+	text, err := os.ReadFile(sysDevices + l.address + "/" + name)
+	if err != nil {
+		return unknown
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 0, 64)
+	if err != nil {
+		return unknown
+	}
+	return n
+}

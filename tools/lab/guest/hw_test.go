@@ -1,0 +1,57 @@
+//go:build ugds_lab
+
+package guest
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/ugds-store/ugds/driver/hw"
+	"github.com/ugds-store/ugds/driver/hw/hwtest"
+	"github.com/ugds-store/ugds/driver/nvme"
+)
+
+// TestConformance runs the suite of the hardware seam. What the device sees of
+// memory is seen with the controller's own reads and writes.
+func TestConformance(t *testing.T) {
+	expectFaults(t)
+	for _, c := range hwtest.Cases() {
+		t.Run(c.Name, func(t *testing.T) {
+			d := openHW(t, nth(t, classNVMe, 0))
+			defer func() {
+				if err := d.Close(); err != nil {
+					t.Error(err)
+				}
+			}()
+			h := hwtest.Harness{Dev: d, Valid64: nvme.RegCAP, Window: window(d), Soon: time.Minute, Access: func(addr uint64, p []byte, write bool) error {
+				return access(d, addr, p, write)
+			}}
+			if r, ok := d.(interface{ Raise(n int) error }); ok {
+				h.Raise = func(n int) {
+					if err := r.Raise(n); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			c.Run(t, h)
+		})
+	}
+}
+
+// window is the size of the register window.
+func window(d hw.Device) uint64 {
+	if s, ok := d.(interface{ Size() uint64 }); ok {
+		return s.Size()
+	}
+	return 2 * hw.PageSize
+}
+
+// access is raw.access on a controller that is brought up for it and disabled again.
+func access(d hw.Device, addr uint64, p []byte, write bool) error {
+	r, err := newRaw(d)
+	if err != nil {
+		return err
+	}
+	return errors.Join(r.access(addr, p, write), r.close())
+}

@@ -1,0 +1,136 @@
+//go:build ugds_lab
+
+package guest
+
+import (
+	"context"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ugds-store/ugds/driver/ctrl"
+	"github.com/ugds-store/ugds/driver/hw"
+	"github.com/ugds-store/ugds/driver/hw/vfio"
+)
+
+// transport is how the tests reach the controllers of the machine.
+var transport = flag.String("transport", "vfio", "how controllers are reached: vfio")
+
+const (
+	sysPCI       = "/sys/bus/pci/"
+	classNVMe    = "010802"
+	classFakeGPU = "050000" // QEMU's shared memory device: a RAM controller
+)
+
+// devicesOf lists the PCI addresses of all functions of a class, in the order of
+// QEMU's arguments.
+func devicesOf(t testing.TB, class string) (out []string) {
+	t.Helper()
+	dirs, _ := filepath.Glob(sysPCI + "devices/*")
+	for _, d := range dirs {
+		if text, err := os.ReadFile(d + "/class"); err == nil && strings.TrimSpace(string(text)) == "0x"+class {
+			out = append(out, filepath.Base(d))
+		}
+	}
+	return out
+}
+
+// nth is the address of device n of a class.
+func nth(t testing.TB, class string, n int) string {
+	t.Helper()
+	all := devicesOf(t, class)
+	if n >= len(all) {
+		t.Fatalf("the machine has %d devices of class %s, the test needs %d", len(all), class, n+1)
+	}
+	return all[n]
+}
+
+func writeSys(t testing.TB, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// bind gives a device to a kernel driver, as an administrator would.
+func bind(t testing.TB, address, driver string) {
+	t.Helper()
+	dir := sysPCI + "devices/" + address
+	if now, err := os.Readlink(dir + "/driver"); err == nil {
+		if filepath.Base(now) == driver {
+			return
+		}
+		writeSys(t, dir+"/driver/unbind", address)
+	}
+	writeSys(t, dir+"/driver_override", driver)
+	writeSys(t, sysPCI+"drivers_probe", address)
+	if now, err := os.Readlink(dir + "/driver"); err != nil || filepath.Base(now) != driver {
+		t.Fatalf("%s is bound to %q, not to %s: %v", address, now, driver, err)
+	}
+}
+
+// openHW opens a controller through the transport under test. Whoever opens it
+// closes it.
+func openHW(t testing.TB, address string) hw.Device {
+	t.Helper()
+	switch *transport {
+	case "vfio":
+		bind(t, address, "vfio-pci")
+		d, err := vfio.Open(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	t.Fatalf("unknown transport %q", *transport)
+	return nil
+}
+
+func within(t testing.TB, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// soon bounds a step of a test. The machine is emulated, and shares its processors.
+func soon(t testing.TB) context.Context { t.Helper(); return within(t, time.Minute) }
+
+// openCtrl brings a controller up; the test closes it, unless it has done so.
+func openCtrl(t testing.TB, address string, o ctrl.Options) *ctrl.Device {
+	t.Helper()
+	d, err := ctrl.Open(soon(t), openHW(t, address), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(soon(t)); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return d
+}
+
+// kernelSays writes a line to the kernel's log.
+func kernelSays(t testing.TB, line string) {
+	t.Helper()
+	f, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteString(line + "\n"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// expectFaults tells whoever reads the kernel's log that this test causes faults of
+// the IOMMU; until the test ends they are not held against it.
+func expectFaults(t testing.TB) {
+	t.Helper()
+	kernelSays(t, "ugds-lab: expect DMAR")
+	t.Cleanup(func() { kernelSays(t, "ugds-lab: no more") })
+}
