@@ -46,7 +46,7 @@ const (
 // is reset; TestHungCommand, TestMediaError and TestFailedFlush stand for them. The
 // others have nothing to do with how completions are noticed, and run polled only.
 const skipped = `^TestDevice$/./^(I04ContextEndsWait|CloseInFlight|IsolateInFlight|ResetBounded|FailedEntry|FailedFlushIsolates)$` +
-	`|^TestDevice$/^(interrupts|hybrid)$/^(Geometry|C.*|MixedBatch|BatchLimits|Fields|StaleGeneration|AttachDetach|WriteZeroes|` +
+	`|^TestDevice$/^(interrupts|hybrid)$/^(Geometry|C[0-9].*|MixedBatch|BatchLimits|Fields|StaleGeneration|AttachDetach|WriteZeroes|` +
 	`Discard|I10Counters|AfterClose)$`
 
 // ssd is an NVMe controller with one namespace on a disk image.
@@ -76,7 +76,8 @@ var twoDisks = join(ssd(0, ",mdts=7"), ssd(1, ",mdts=5"), fakeGPU())
 var twoImages = []image{{"ssd0.raw", diskSize}, {"ssd1.raw", diskSize}}
 
 // kdrvSuites run through the repository's kernel module.
-var kdrvSuites = []suite{{name: "kdrv", pkg: "tools/lab/guest", args: []string{"-test.run", "^TestKdrv"}}}
+var kdrvSuites = []suite{{name: "kdrv", pkg: "tools/lab/guest",
+	args: []string{"-transport", "kdrv", "-test.run", "^Test(Kdrv|Conformance$|Device$)", "-test.skip", skipped}}}
 
 // shapes are the machines of the lab. One without suites is not booted.
 var shapes = []shape{
@@ -94,7 +95,7 @@ var shapes = []shape{
 		name: "vfio", iommu: true, append: noKernelDriver,
 		modules: []string{"vfio-pci", "vfio_iommu_type1"},
 		devices: twoDisks, images: twoImages,
-		suites: []suite{{name: "guest", pkg: "tools/lab/guest", args: []string{"-transport", "vfio", "-test.skip", skipped}}},
+		suites: []suite{{name: "guest", pkg: "tools/lab/guest", args: []string{"-transport", "vfio", "-test.skip", skipped + "|^TestKdrv"}}},
 	},
 }
 

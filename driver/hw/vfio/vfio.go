@@ -207,6 +207,9 @@ func (d *Device) Doorbell(off uint64) (hw.Doorbell, error) {
 	return b, nil
 }
 
+// Window is the size of the register window in bytes.
+func (d *Device) Window() uint64 { return d.BAR.Size() }
+
 // Raise makes the kernel act as if the device had sent an interrupt, for tests of
 // the seam.
 func (d *Device) Raise(n int) error {

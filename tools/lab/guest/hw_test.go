@@ -24,9 +24,19 @@ func TestConformance(t *testing.T) {
 					t.Error(err)
 				}
 			}()
-			h := hwtest.Harness{Dev: d, Valid64: nvme.RegCAP, Window: window(d), Soon: time.Minute, Access: func(addr uint64, p []byte, write bool) error {
-				return access(d, addr, p, write)
-			}}
+			var r *raw // its memory stays, so that it is never at an address that was given back
+			h := hwtest.Harness{Dev: d, Valid64: nvme.RegCAP, Window: window(d), Soon: time.Minute}
+			h.Access = func(addr uint64, p []byte, write bool) error {
+				if r == nil {
+					r = newRaw(t, d)
+				}
+				return errors.Join(r.up(), r.access(addr, p, write), r.disable())
+			}
+			defer func() {
+				if r != nil {
+					r.free()
+				}
+			}()
 			if r, ok := d.(interface{ Raise(n int) error }); ok {
 				h.Raise = func(n int) {
 					if err := r.Raise(n); err != nil {
@@ -41,17 +51,8 @@ func TestConformance(t *testing.T) {
 
 // window is the size of the register window.
 func window(d hw.Device) uint64 {
-	if s, ok := d.(interface{ Size() uint64 }); ok {
-		return s.Size()
+	if s, ok := d.(interface{ Window() uint64 }); ok {
+		return s.Window()
 	}
 	return 2 * hw.PageSize
-}
-
-// access is raw.access on a controller that is brought up for it and disabled again.
-func access(d hw.Device, addr uint64, p []byte, write bool) error {
-	r, err := newRaw(d)
-	if err != nil {
-		return err
-	}
-	return errors.Join(r.access(addr, p, write), r.close())
 }

@@ -13,11 +13,12 @@ import (
 
 	"github.com/ugds-store/ugds/driver/ctrl"
 	"github.com/ugds-store/ugds/driver/hw"
+	"github.com/ugds-store/ugds/driver/hw/kdrv"
 	"github.com/ugds-store/ugds/driver/hw/vfio"
 )
 
 // transport is how the tests reach the controllers of the machine.
-var transport = flag.String("transport", "vfio", "how controllers are reached: vfio")
+var transport = flag.String("transport", "vfio", "how controllers are reached: vfio or kdrv")
 
 const (
 	sysPCI       = "/sys/bus/pci/"
@@ -84,6 +85,13 @@ func openHW(t testing.TB, address string) hw.Device {
 			t.Fatal(err)
 		}
 		return d
+	case "kdrv":
+		bind(t, address, kdrv.Module)
+		d, err := kdrv.Open(soon(t), address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
 	}
 	t.Fatalf("unknown transport %q", *transport)
 	return nil
@@ -132,5 +140,8 @@ func kernelSays(t testing.TB, line string) {
 func expectFaults(t testing.TB) {
 	t.Helper()
 	kernelSays(t, "ugds-lab: expect DMAR")
-	t.Cleanup(func() { kernelSays(t, "ugds-lab: no more") })
+	t.Cleanup(func() {
+		time.Sleep(200 * time.Millisecond) // the kernel tells from a thread of its own
+		kernelSays(t, "ugds-lab: no more")
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"testing"
 	"time"
 
 	"github.com/ugds-store/ugds/driver/hw"
@@ -45,65 +46,64 @@ const (
 	rawLimit   = 10 * time.Second
 )
 
-// newRaw brings a started controller up.
-func newRaw(d hw.Device) (r *raw, err error) {
-	r = &raw{d: d, random: rand.New(rand.NewPCG(1, 2))}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, r.close())
+// newRaw allocates what a driver needs.
+func newRaw(t testing.TB, d hw.Device) *raw {
+	t.Helper()
+	r := &raw{d: d, random: rand.New(rand.NewPCG(1, 2))}
+	for _, b := range []struct {
+		to   **hw.Buffer
+		size int64
+	}{{&r.list, hw.PageSize}, {&r.own, rawChunk}, {&r.admin.sq, rawEntries * nvme.CommandSize}, {&r.admin.cq, rawEntries * nvme.CompletionSize},
+		{&r.io.sq, rawEntries * nvme.CommandSize}, {&r.io.cq, rawEntries * nvme.CompletionSize}} {
+		var err error
+		if *b.to, err = d.Alloc(b.size, "raw"); err != nil {
+			t.Fatal(err)
 		}
-	}()
-	if r.list, err = d.Alloc(hw.PageSize, "raw"); err != nil {
-		return r, err
 	}
-	if r.own, err = d.Alloc(rawChunk, "raw"); err != nil {
-		return r, err
+	return r
+}
+
+// free gives the memory back.
+func (r *raw) free() {
+	for _, b := range []*hw.Buffer{r.admin.sq, r.admin.cq, r.io.sq, r.io.cq, r.list, r.own} {
+		b.Free()
 	}
-	v, err := d.Load64(nvme.RegCAP)
+}
+
+// up takes the controller from any state to one with an I/O queue.
+func (r *raw) up() error {
+	v, err := r.d.Load64(nvme.RegCAP)
 	if err != nil {
-		return r, err
+		return err
 	}
 	cap := nvme.CAP(v)
-	for _, p := range []struct {
-		p  *pair
-		id uint16
-	}{{&r.admin, 0}, {&r.io, 1}} {
-		if err := p.p.alloc(d, p.id, cap.DSTRD()); err != nil {
-			return r, err
-		}
-	}
-	if err := r.setEnabled(false); err != nil {
-		return r, err
+	if err := errors.Join(r.admin.reset(r.d, 0, cap.DSTRD()), r.io.reset(r.d, 1, cap.DSTRD()), r.disable()); err != nil {
+		return err
 	}
 	cc, err := nvme.MakeCC(cap, 12, nvme.RoundRobin)
-	if err != nil {
-		return r, err
+	if err == nil {
+		err = errors.Join(r.d.Store32(nvme.RegAQA, uint32(nvme.MakeAQA(rawEntries, rawEntries))),
+			r.d.Store64(nvme.RegASQ, r.admin.sq.Addr), r.d.Store64(nvme.RegACQ, r.admin.cq.Addr), r.d.Store32(nvme.RegCC, uint32(cc)))
 	}
-	err = errors.Join(d.Store32(nvme.RegAQA, uint32(nvme.MakeAQA(rawEntries, rawEntries))),
-		d.Store64(nvme.RegASQ, r.admin.sq.Addr), d.Store64(nvme.RegACQ, r.admin.cq.Addr), d.Store32(nvme.RegCC, uint32(cc)))
 	if err == nil {
 		err = r.ready(true)
 	}
 	if err != nil {
-		return r, err
+		return err
 	}
 	var c nvme.Command
 	c.SetCreateIOCQ(1, r.io.cq.Addr, rawEntries, 0, false)
 	if err := r.do(&r.admin, &c); err != nil {
-		return r, err
+		return err
 	}
 	c.SetCreateIOSQ(1, r.io.sq.Addr, rawEntries, 1, 0)
-	return r, r.do(&r.admin, &c)
+	return r.do(&r.admin, &c)
 }
 
-func (p *pair) alloc(d hw.Device, id uint16, stride uint8) (err error) {
-	p.id, p.phase = id, true
-	if p.sq, err = d.Alloc(rawEntries*nvme.CommandSize, "raw"); err != nil {
-		return err
-	}
-	if p.cq, err = d.Alloc(rawEntries*nvme.CompletionSize, "raw"); err != nil {
-		return err
-	}
+// reset prepares the queues for a controller that does not know them.
+func (p *pair) reset(d hw.Device, id uint16, stride uint8) (err error) {
+	p.id, p.tail, p.head, p.phase = id, 0, 0, true
+	clear(p.cq.Bytes)
 	if p.sqd, err = d.Doorbell(nvme.SQDoorbell(id, stride)); err != nil {
 		return err
 	}
@@ -111,7 +111,8 @@ func (p *pair) alloc(d hw.Device, id uint16, stride uint8) (err error) {
 	return err
 }
 
-func (r *raw) setEnabled(on bool) error {
+// disable takes the controller to RDY = 0.
+func (r *raw) disable() error {
 	v, err := r.d.Load32(nvme.RegCC)
 	if err != nil {
 		return err
@@ -119,7 +120,7 @@ func (r *raw) setEnabled(on bool) error {
 	if err := r.d.Store32(nvme.RegCC, v&^1); err != nil {
 		return err
 	}
-	return r.ready(on)
+	return r.ready(false)
 }
 
 func (r *raw) ready(on bool) error {
@@ -132,17 +133,6 @@ func (r *raw) ready(on bool) error {
 			return fmt.Errorf("CSTS %#x: %w", v, context.DeadlineExceeded)
 		}
 	}
-}
-
-// close disables the controller and frees what it was told about.
-func (r *raw) close() error {
-	err := r.setEnabled(false)
-	for _, b := range []*hw.Buffer{r.admin.sq, r.admin.cq, r.io.sq, r.io.cq, r.list, r.own} {
-		if b != nil {
-			b.Free()
-		}
-	}
-	return err
 }
 
 // do sends one command and waits for its end.
