@@ -186,11 +186,24 @@ func (e *extent) unit() int64    { return gpu.HostPage }
 func (e *extent) reason() string { return ReasonNoTransport }
 
 // pinned is host memory that the copy engine reaches by itself.
-type pinned struct{ mem gpu.HostMemory }
+type pinned struct {
+	mem  gpu.HostMemory
+	path driver.Path
+	why  string
+}
 
 // Pinned is host memory of the backend. It moves without a copy by the
 // processor, and must not be closed or changed meanwhile.
-func Pinned(mem gpu.HostMemory) Endpoint { return &pinned{mem} }
+func Pinned(mem gpu.HostMemory) Endpoint {
+	return &pinned{mem, driver.PathWindow, ReasonPinned}
+}
+
+// Staging is pinned host memory that stands between a device and the GPU, under
+// the rules of Pinned. What moves is counted as staged for the reason why, which
+// is one of few: each is a line of the statistics.
+func Staging(mem gpu.HostMemory, why string) Endpoint {
+	return &pinned{mem, driver.PathStaged, why}
+}
 
 func (p *pinned) place(off, n int64, _ bool) (int64, int64, error) {
 	if !base.CheckRange(off, n, int64(len(p.mem.Bytes()))) {
@@ -204,4 +217,4 @@ func (p *pinned) begin(context.Context, *lane, int64, int64, int64, bool, *work)
 func (p *pinned) end(*work) (int64, int64, error)                                      { return 0, 0, nil }
 func (p *pinned) async() bool                                                          { return false }
 func (p *pinned) unit() int64                                                          { return 1 }
-func (p *pinned) reason() string                                                       { return ReasonPinned }
+func (p *pinned) reason() string                                                       { return p.why }

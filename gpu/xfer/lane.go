@@ -21,7 +21,7 @@ type lane struct {
 	region *driver.Region // the same memory, for devices
 	slots  []slot
 	next   int
-	sick   error // the stream failed, or a copy did not end in time
+	sick   *doubt // the stream failed, or a copy did not end in time
 }
 
 // slot is one bounce buffer of a lane.
@@ -60,7 +60,7 @@ func (m *Mover) grow() (*lane, error) {
 	if m.made >= m.opt.Lanes {
 		defer m.mu.Unlock()
 		if n := len(m.lost); n == m.opt.Lanes {
-			return nil, base.Errorf("move", "bytes", base.ErrIsolated, "every lane failed: %w", m.lost[n-1].sick)
+			return nil, base.Errorf("move", "bytes", base.ErrIsolated, "every lane failed: %w", m.lost[n-1].sick.error)
 		}
 		return nil, nil
 	}
@@ -140,12 +140,24 @@ func (l *lane) bytes(at, n int64) []byte { return l.mem.Bytes()[at : at+n : at+n
 // ptr is the address under which the GPU reaches a part of the lane's memory.
 func (l *lane) ptr(at int64) gpu.Ptr { return l.mem.Ptr() + gpu.Ptr(at) }
 
-// fail marks the lane sick and gives err back.
+// fail marks the lane sick and gives err back, as one that InDoubt knows.
 func (l *lane) fail(err error) error {
 	if l.sick == nil {
-		l.sick = err
+		l.sick = &doubt{err}
 	}
-	return err
+	return &doubt{err}
+}
+
+// doubt is an error after which it is not known when the copies end.
+type doubt struct{ error }
+
+func (d *doubt) Unwrap() error { return d.error }
+
+// InDoubt tells whether, after err, the GPU may still read or write the host
+// memory that a request named: it must not be used again before Close returned nil.
+func InDoubt(err error) bool {
+	var d *doubt
+	return errors.As(err, &d)
 }
 
 // quickLoads is how often await looks before it waits in earnest: a few

@@ -37,7 +37,8 @@ type Item struct {
 
 // ReadMany moves every item from its endpoint to its place on the GPU. Values
 // of up to SmallBytes share bounce buffers and are scattered on the GPU; each
-// item has its own answer, under the rules of Read. Places must not overlap.
+// item has its own answer, under the rules of Read. Values in pinned memory of any
+// size are queued together and waited for once. Places must not overlap.
 // An error means that the items have no answers: ErrTimeout if ctx ended first,
 // and then their memory is in use until the transfers ended; ErrInvalid for more
 // than MaxItems; ErrIsolated when no lane is left; ErrClosed.
@@ -104,7 +105,7 @@ func (m *Mover) many(ctx context.Context, items []Item, write bool) error {
 	for i := range items {
 		it := &items[i]
 		it.N, it.Err = 0, nil
-		if it.Len > m.opt.SmallBytes {
+		if _, pin := it.End.(*pinned); it.Len > m.opt.SmallBytes && !pin {
 			large = append(large, i)
 			continue
 		}
@@ -384,29 +385,35 @@ func (t *tally) flush(m *Mover) {
 	}
 }
 
-// carry queues the moves between the slot and the GPU, by the kernel or by
-// copies, and the tick after them.
+// carry queues the moves between the slot and the GPU, small ones by the kernel if
+// there is one and large ones by copies, and the tick after them.
 func (g *group) carry(l *lane, s *slot, parts []part, toHost bool) error {
-	count := 0
+	small, large := 0, 0
 	for i := range parts {
-		if parts[i].N > 0 {
-			count++
+		switch n := parts[i].N; {
+		case n > g.m.opt.SmallBytes:
+			large++
+		case n > 0:
+			small++
 		}
 	}
 	if g.step != nil {
 		return g.step.carry(l, parts, toHost)
 	}
-	if count == 0 {
+	if small+large == 0 {
 		return nil
 	}
 	err := base.ErrNotSupported
-	if count > fewMoves && g.m.dev.Info().Mover && !g.m.opt.NoKernel && !g.m.noMove.Load() {
-		if err = g.kernel(l, s, parts, count, toHost); errors.Is(err, base.ErrNotSupported) {
+	if small > fewMoves && g.m.dev.Info().Mover && !g.m.opt.NoKernel && !g.m.noMove.Load() {
+		if err = g.kernel(l, s, parts, small, toHost); errors.Is(err, base.ErrNotSupported) {
 			g.m.noMove.Store(true)
 		}
 	}
-	if errors.Is(err, base.ErrNotSupported) {
-		err = g.copies(l, parts, toHost)
+	switch {
+	case errors.Is(err, base.ErrNotSupported):
+		err = g.copies(l, parts, 0, toHost)
+	case err == nil && large > 0:
+		err = g.copies(l, parts, g.m.opt.SmallBytes, toHost)
 	}
 	if err != nil {
 		return l.fail(err) // some of it may be queued
@@ -415,14 +422,15 @@ func (g *group) carry(l *lane, s *slot, parts []part, toHost bool) error {
 	return err
 }
 
-// kernel puts the table of moves at the end of the slot and launches it.
+// kernel puts the table of the count small moves at the end of the slot and
+// launches it.
 func (g *group) kernel(l *lane, s *slot, parts []part, count int, toHost bool) error {
 	at := s.at + g.m.slotBytes() - int64(count)*gpu.MoveBytes
 	table := l.bytes(at, int64(count)*gpu.MoveBytes)
 	k := 0
 	for i := range parts {
 		p := &parts[i]
-		if p.N == 0 {
+		if p.N == 0 || p.N > g.m.opt.SmallBytes {
 			continue
 		}
 		_, host := hostPlace(l, p, p.N)
@@ -436,11 +444,12 @@ func (g *group) kernel(l *lane, s *slot, parts []part, count int, toHost bool) e
 	return l.stream.Move(l.ptr(at), count)
 }
 
-func (g *group) copies(l *lane, parts []part, toHost bool) error {
+// copies queues a copy for each part of more than min bytes.
+func (g *group) copies(l *lane, parts []part, min int64, toHost bool) error {
 	list := make([]gpu.Copy, 0, len(parts))
 	for i := range parts {
 		p := &parts[i]
-		if p.N > 0 {
+		if p.N > min {
 			b, _ := hostPlace(l, p, p.N)
 			list = append(list, gpu.Copy{Dev: p.Ptr, Host: b, ToHost: toHost})
 		}

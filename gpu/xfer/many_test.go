@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/gpu"
 	"github.com/ugds-store/ugds/gpu/host"
 	"github.com/ugds-store/ugds/gpu/xfer"
@@ -228,5 +229,61 @@ func BenchmarkReadManyPinned(b *testing.B) {
 	}
 	if err := errors.Join(m.Close(context.Background()), mem.Close(), h.Close(), back.Close()); err != nil {
 		b.Fatal(err)
+	}
+}
+
+// TestStagingTogether: values of all sizes between staging memory and the GPU move
+// in one call, are counted as staged for the reason given, and are refused when
+// strict.
+func TestStagingTogether(t *testing.T) {
+	r := newRig(t, host.Options{}, xfer.Options{ChunkBytes: xfer.MinChunk, Lanes: 2})
+	h, err := r.d.AllocHost(4 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	data := noise(t, 4<<20)
+	copy(h.Bytes(), data)
+	e := xfer.Staging(h, "the reason")
+	var items []xfer.Item
+	var at, total int64
+	for i := range int64(600) {
+		n := 1 + i*17%4096
+		if i%50 == 0 {
+			n = 200_001
+		}
+		if at+n > 4<<20 {
+			break
+		}
+		items = append(items, xfer.Item{End: e, Off: at, Ptr: r.mem.Ptr() + gpu.Ptr(2*i+at), Len: n})
+		at, total = at+n, total+n
+	}
+	if err := r.m.ReadMany(ctx(t), items); err != nil {
+		t.Fatal(err)
+	}
+	clear(h.Bytes())
+	if err := r.m.WriteMany(ctx(t), items); err != nil {
+		t.Fatal(err)
+	}
+	for i, it := range items {
+		if it.N != it.Len || it.Err != nil {
+			t.Fatalf("%d: %+v", i, it)
+		}
+	}
+	if !bytes.Equal(h.Bytes()[:at], data[:at]) {
+		t.Error("other bytes after there and back")
+	}
+	for _, c := range r.m.Paths() {
+		if c.Path != driver.PathStaged || c.Reason != "the reason" || c.Bytes != total {
+			t.Errorf("%+v, want %d bytes staged", c, total)
+		}
+	}
+	strict, err := xfer.New(r.b, r.d, nil, xfer.Options{Strict: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer strict.Close(ctx(t))
+	if _, err := strict.Read(ctx(t), e, 0, r.mem.Ptr(), 1); !errors.Is(err, base.ErrNotSupported) {
+		t.Error(err)
 	}
 }

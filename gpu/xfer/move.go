@@ -94,13 +94,16 @@ func (m *Mover) way(e Endpoint, off int64, p gpu.Ptr, n int64, write bool) (driv
 	if off < 0 || n < 0 {
 		return path, base.Errorf("move", p.String(), base.ErrInvalid, "negative offset %d or length %d", off, n)
 	}
-	if _, ok := e.(*pinned); ok {
-		path.Path = driver.PathWindow
+	pin, _ := e.(*pinned)
+	if pin != nil {
+		path.Path = pin.path
+	}
+	if m.opt.Strict && path.Path == driver.PathStaged {
+		return path, base.Errorf("move", p.String(), base.ErrNotSupported, "strict, and %s", path.Reason)
+	}
+	if pin != nil {
 		_, _, err := e.place(off, n, write)
 		return path, err
-	}
-	if m.opt.Strict {
-		return path, base.Errorf("move", p.String(), base.ErrNotSupported, "strict, and %s", path.Reason)
 	}
 	return path, nil
 }
@@ -234,7 +237,10 @@ func (l *lane) settleAll() error {
 			return err
 		}
 	}
-	return l.sick
+	if l.sick != nil {
+		return l.sick
+	}
+	return nil
 }
 
 // fail notes that nothing from offset at on counts, for err or for the end of

@@ -449,16 +449,16 @@ func TestBrokenStream(t *testing.T) {
 	if err := read(good); err != nil {
 		t.Fatal(err)
 	}
-	if err := read(ill); err != boom {
+	if err := read(ill); !errors.Is(err, boom) || !xfer.InDoubt(err) {
 		t.Errorf("%v", err)
 	}
 	if err := read(good); err != nil {
 		t.Errorf("after one lane failed: %v", err)
 	}
-	if err := read(ill); err != boom {
+	if err := read(ill); !errors.Is(err, boom) || !xfer.InDoubt(err) {
 		t.Errorf("%v", err)
 	}
-	if err := read(good); !errors.Is(err, base.ErrIsolated) || !errors.Is(err, boom) {
+	if err := read(good); !errors.Is(err, base.ErrIsolated) || !errors.Is(err, boom) || xfer.InDoubt(err) {
 		t.Errorf("without lanes: %v", err)
 	}
 }
