@@ -19,3 +19,33 @@ func CheckExport(a Attributes, p Ptr, n int64) error {
 	}
 	return nil
 }
+
+// maxPieces bounds the allocations that one range may span.
+const maxPieces = 65536
+
+// Locate gives the attributes of p, and refuses [p, p+n) unless all of it is memory
+// of one GPU: ErrInvalid for host memory, ErrOutOfRange for a range that leaves its
+// memory.
+func Locate(b Backend, p Ptr, n int64) (Attributes, error) {
+	if n <= 0 || p == 0 || p+Ptr(n) < p {
+		return Attributes{}, base.Errorf("use", p.String(), base.ErrInvalid, "%d bytes", n)
+	}
+	first, err := b.Attributes(p)
+	switch {
+	case err != nil:
+		return first, err
+	case first.Kind != KindDevice && first.Kind != KindManaged:
+		return first, base.Errorf("use", p.String(), base.ErrInvalid, "%s memory is not on a GPU", first.Kind)
+	}
+	a := first
+	for range maxPieces {
+		end := a.Base + Ptr(a.Size)
+		if a.Size == 0 || end >= p+Ptr(n) {
+			return first, nil
+		}
+		if a, err = b.Attributes(end); err != nil || a.Kind != first.Kind || a.Device != first.Device {
+			break
+		}
+	}
+	return first, base.Errorf("use", p.String(), base.ErrOutOfRange, "%d bytes leave their memory", n)
+}

@@ -49,6 +49,18 @@ func (r *Registration) Hold(gen uint32) error {
 	}
 }
 
+// HoldNow is Hold at the present generation.
+func (r *Registration) HoldNow() error {
+	err := r.Hold(r.Generation())
+	for range 8 { // an eviction may come between
+		if err == nil || r.Generation() == 0 {
+			break
+		}
+		err = r.Hold(r.Generation())
+	}
+	return err
+}
+
 // Release ends one Hold.
 func (r *Registration) Release() {
 	if v := r.hold.Add(^uint64(0)); uint32(v) == ^uint32(0) {

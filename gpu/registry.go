@@ -24,9 +24,6 @@ const (
 	ReasonFailed    = "the export failed"
 )
 
-// maxPieces bounds the allocations that one registration may span.
-const maxPieces = 65536
-
 // TableOptions of NewTable. The zero value registers without exporting.
 type TableOptions struct {
 	// Export makes a dma-buf of each range that allows it.

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/gpu"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/meta"
 )
@@ -74,6 +75,11 @@ type Options struct {
 	ResetTimeout time.Duration
 	// Discard issues discards for emptied slabs on devices that support them.
 	Discard bool
+	// GPU lets values come from and go to GPU memory. The zero value does not.
+	GPU GPUOptions
+	// Strict turns every staged transfer of a value into ErrNotSupported with the
+	// reason why it would be staged. A partial last block may pass host memory.
+	Strict bool
 }
 
 // FormatOptions of Format.
@@ -88,12 +94,16 @@ type FormatOptions struct {
 	Overwrite bool
 }
 
-// Range is a piece of memory that a value comes from or goes to: either Bytes,
-// or [Off, Off+Len) of a Region. Plain bytes are copied through a bounce buffer
-// and counted as staged; a region's whole blocks go direct.
+// Range is a piece of memory that a value comes from or goes to: either Bytes, or
+// [Off, Off+Len) of a Region, or of the GPU memory that begins at GPU. Plain bytes
+// are copied through a bounce buffer and counted as staged; a region's whole blocks
+// go direct. GPU memory passes a bounce buffer too, and is counted with the reason.
+// It must not be freed before the call returned, and what the GPU itself writes or
+// reads there must have ended, or begin after the call.
 type Range struct {
 	Bytes  []byte
 	Region *driver.Region
+	GPU    gpu.Ptr
 	Off    int64
 	Len    int64
 }

@@ -14,7 +14,7 @@ func (b Buffers) Size() (n int64) {
 }
 
 func (r *Range) size() int64 {
-	if r.Region != nil {
+	if r.Region != nil || r.GPU != 0 {
 		return r.Len
 	}
 	return int64(len(r.Bytes))
@@ -24,7 +24,16 @@ func (r *Range) size() int64 {
 func (b Buffers) check(op string) error {
 	for i := range b {
 		r := &b[i]
+		if r.GPU != 0 {
+			if len(r.Bytes) != 0 || r.Region != nil || r.Off < 0 || r.Len < 0 {
+				return base.Errorf(op, "buffers", ErrInvalid, "range %d of GPU memory: offset %d, length %d, or other memory too", i, r.Off, r.Len)
+			}
+			continue
+		}
 		if r.Region == nil {
+			if r.Len != 0 && len(r.Bytes) == 0 {
+				return base.Errorf(op, "buffers", ErrInvalid, "range %d has a length of %d and no memory", i, r.Len)
+			}
 			continue
 		}
 		if len(r.Bytes) != 0 {
@@ -46,14 +55,18 @@ type cursor struct {
 }
 
 // view is the processor's view of up to n bytes of the present range, and moves
-// past them. nil when the processor cannot reach the memory.
+// past them. nil when the processor cannot reach the memory: that of a GPU, or of a
+// region without a view.
 func (c *cursor) view(n int64) []byte {
 	c.skipEmpty()
 	r := &c.bufs[c.i]
 	n = min(n, r.size()-c.pos)
 	at := c.pos
 	c.pos += n
-	if r.Region != nil {
+	switch {
+	case r.GPU != 0:
+		return nil
+	case r.Region != nil:
 		return r.Region.Bytes(r.Off+at, n)
 	}
 	return r.Bytes[at : at+n]

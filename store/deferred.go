@@ -26,7 +26,8 @@ const reasonDeferred = "small sync puts share one write"
 // round. False when it is not one, or no buffer is free at once.
 func (s *Store) deferWrite(p *putItem) bool {
 	n := p.it.v.length
-	if p.op.relaxed || n == 0 || n > deferBytes || len(p.it.v.exts) != 1 || p.it.cur.inRegion() {
+	if p.op.relaxed || n == 0 || n > deferBytes || len(p.it.v.exts) != 1 || p.it.cur.inRegion() ||
+		p.it.gpu != nil || s.opts.Strict {
 		return false
 	}
 	buf := s.stage.tryGet(n)

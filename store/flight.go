@@ -32,7 +32,8 @@ type item struct {
 	cur cursor
 	err error
 
-	stamps []stamp // puts
+	stamps []stamp  // puts
+	gpu    *gpuItem // nil without GPU memory
 
 	// gets
 	off, n int64  // the wanted range of the value
@@ -60,6 +61,7 @@ type flight struct {
 	op    driver.Op
 	xfers []xfer
 	segs  []driver.Seg
+	moves []gpuMove // to or from GPUs
 	bytes int64
 	parts []part // one a device of the store
 }
@@ -120,6 +122,9 @@ func (f *flight) submit(ctx context.Context) {
 // request cuts transfer i at the borders of extents and appends its requests.
 func (f *flight) request(i int32) {
 	x := &f.xfers[i]
+	if x.err != nil { // its bytes did not arrive from the GPU
+		return
+	}
 	var segs []driver.Seg
 	whole := base.AlignUp(x.n, base.StoreBlock)
 	if x.buf.ok() {
@@ -198,7 +203,8 @@ func (f *flight) done() {
 	}
 	clear(f.xfers)
 	clear(f.segs)
-	f.xfers, f.segs, f.bytes = f.xfers[:0], f.segs[:0], 0
+	clear(f.moves)
+	f.xfers, f.segs, f.moves, f.bytes = f.xfers[:0], f.segs[:0], f.moves[:0], 0
 	for d := range f.parts {
 		p := &f.parts[d]
 		clear(p.batch.Reqs)
@@ -216,7 +222,7 @@ type runner struct {
 	cur    *flight   // being filled
 	under  []*flight // submitted, oldest first
 	moving int64     // bytes of those
-	digest func(x *xfer, f *flight)
+	digest func(f *flight, i int)
 	err    error // the context ended; what is under way goes on without us
 }
 
@@ -266,6 +272,9 @@ func (r *runner) launch() {
 		f.done()
 		return
 	}
+	if f.op == driver.OpWrite {
+		f.gather()
+	}
 	f.submit(r.ctx)
 	r.under = append(r.under, f)
 	r.moving += f.bytes
@@ -298,7 +307,15 @@ func (r *runner) land() {
 			continue
 		}
 		if r.digest != nil && x.it.err == nil {
-			r.digest(x, f)
+			r.digest(f, i)
+		}
+	}
+	if len(f.moves) > 0 {
+		f.move()
+		for i := range f.xfers {
+			if x := &f.xfers[i]; x.it.err == nil {
+				x.it.err = x.err
+			}
 		}
 	}
 	f.done()

@@ -169,7 +169,9 @@ func (n *Namespace) GetBatch(ctx context.Context, items []GetItem) {
 func (n *Namespace) readAll(ctx context.Context, gets []*getItem) {
 	r := &runner{s: n.s, ctx: ctx, op: driver.OpRead, digest: digestRead}
 	for _, g := range gets {
-		g.it.err = g.prepare()
+		if g.it.err = g.prepare(); g.it.err == nil {
+			g.it.err = n.s.holdGPU("get", &g.it)
+		}
 		if g.it.err == nil {
 			r.read(&g.it)
 		}
@@ -180,6 +182,7 @@ func (n *Namespace) readAll(ctx context.Context, gets []*getItem) {
 		}
 	})
 	for _, g := range gets {
+		g.it.gpu.release()
 		if err != nil {
 			g.gi.Err = base.Wrap("get", keyText(g.gi.Key), firstErr(g.it.err, err))
 			continue
@@ -262,6 +265,12 @@ func (r *runner) readStaged(it *item, off, n int64) int64 {
 			path.Reason = reasonVerify
 		}
 	}
+	if it.gpu != nil {
+		path = it.gpuPath(off, n, false)
+	}
+	if it.refuse(r.s, path) {
+		return 0
+	}
 	buf, ok := r.stage(n)
 	if !ok {
 		return 0
@@ -277,7 +286,8 @@ func (r *runner) readStaged(it *item, off, n int64) int64 {
 
 // digestRead verifies a transfer that landed and copies what was staged.
 // Transfers of a value come in order.
-func digestRead(x *xfer, f *flight) {
+func digestRead(f *flight, i int) {
+	x := &f.xfers[i]
 	it := x.it
 	if it.verify && !it.checkXfer(x, f) {
 		return
@@ -289,10 +299,34 @@ func digestRead(x *xfer, f *flight) {
 	if from >= to {
 		return
 	}
+	if it.gpu != nil {
+		if !f.split(i, &x.cur, from-x.off, to-from) {
+			it.err = errUnreachable("read", f.s)
+		}
+		return
+	}
 	b := f.s.stage.bytes(x.buf, x.n)
 	if !x.cur.copyIn(b[from-x.off : to-x.off]) {
-		it.err = base.Errorf("read", "buffers", ErrMisaligned, "the processor cannot reach them and they do not lie on %d bytes", f.s.memAlign)
+		it.err = errUnreachable("read", f.s)
 	}
+}
+
+func errUnreachable(op string, s *Store) error {
+	return base.Errorf(op, "buffers", ErrMisaligned, "the processor cannot reach them and they do not lie on %d bytes", s.memAlign)
+}
+
+// refuse sets the error of a value that would be staged although the store is
+// strict; true if it did.
+func (it *item) refuse(s *Store, path driver.PathKey) bool {
+	if !s.opts.Strict || path.Path != driver.PathStaged || it.whole {
+		return false
+	}
+	op := "get"
+	if path.Write {
+		op = "put"
+	}
+	it.err = base.Errorf(op, "buffers", ErrNotSupported, "strict, and the bytes would be staged: %s", path.Reason)
+	return true
 }
 
 // checkXfer continues the checksum of the piece; false when the piece is over

@@ -208,6 +208,7 @@ func newStore(o Options, p *opening) *Store {
 		kick: make(chan struct{}, 1), flushed: make(chan *flushedRound), stop: make(chan struct{}), memAlign: 1}
 	s.disc.wake = make(chan struct{}, 1)
 	s.marks.seq = p.seq
+	s.gpu = newGPUSide(s, o.GPU)
 	for _, d := range s.devs {
 		s.memAlign = max(s.memAlign, d.Info().MemAlign)
 	}

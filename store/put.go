@@ -65,6 +65,7 @@ func (n *Namespace) PutBatch(ctx context.Context, items []PutItem) {
 	var queued []*putItem // sync puts to wait for
 	var chunk []*putItem
 	var bytes int64
+	var held []*gpuItem
 	flush := func() {
 		queued = append(queued, n.s.writeChunk(ctx, chunk)...)
 		chunk, bytes = nil, 0
@@ -73,6 +74,9 @@ func (n *Namespace) PutBatch(ctx context.Context, items []PutItem) {
 		p := n.newPut(&items[i])
 		if p == nil {
 			continue
+		}
+		if p.it.gpu != nil {
+			held = append(held, p.it.gpu)
 		}
 		// Never block on a key, or on space, with claimed operations in hand.
 		holder, err := n.s.claim(p.op, p.pi.Replace)
@@ -90,6 +94,9 @@ func (n *Namespace) PutBatch(ctx context.Context, items []PutItem) {
 		}
 	}
 	flush()
+	for _, g := range held { // every value has left its memory
+		g.release()
+	}
 	for _, p := range queued {
 		if p.pi.Err = p.op.wait(ctx, "put", keyText(p.op.key)); p.pi.Err != nil {
 			p.pi.Generation = 0
@@ -112,6 +119,9 @@ func (n *Namespace) newPut(pi *PutItem) *putItem {
 	}
 	p := &putItem{pi: pi, op: n.newOp(opPut, pi.Key, pi.Durability)}
 	p.it = item{v: version{length: pi.Value.Size(), noCRC: pi.NoChecksum}, cur: cursor{bufs: pi.Value}}
+	if pi.Err = n.s.holdGPU("put", &p.it); pi.Err != nil {
+		return nil
+	}
 	return p
 }
 
@@ -203,7 +213,7 @@ func (r *runner) writeFrom(it *item, from, n int64) {
 		if got == 0 {
 			got = r.writeStaged(it, off, pieceEnd-off)
 		}
-		if off += got; off == pieceEnd {
+		if off += got; off == pieceEnd && it.gpu == nil {
 			it.endPiece(off)
 		}
 	}
@@ -236,7 +246,7 @@ func (r *runner) writeDirect(it *item, off, n int64) int64 {
 				it.v.noCRC = true // the processor cannot read it
 				break
 			}
-			if !it.v.noCRC {
+			if !it.v.noCRC && it.gpu == nil {
 				it.crc = crcOf(it.crc, b)
 			}
 		}
@@ -261,16 +271,28 @@ func (r *runner) writeStaged(it *item, off, n int64) int64 {
 			n = max(n&^(base.StoreBlock-1), min(base.StoreBlock, it.v.length-off))
 		}
 	}
+	if it.gpu != nil {
+		path = it.gpuPath(off, n, true)
+	}
+	if it.refuse(r.s, path) {
+		return 0
+	}
 	buf, ok := r.stage(n)
 	if !ok {
 		return 0
 	}
-	b := r.room().addStaged(it, off, n, buf, path)
-	if !it.cur.copyOut(b[:n]) {
-		it.err = base.Errorf("put", "buffers", ErrMisaligned, "the processor cannot reach them and they do not lie on %d bytes", r.s.memAlign)
+	f := r.room()
+	b := f.addStaged(it, off, n, buf, path)
+	if it.gpu != nil {
+		ok = f.split(len(f.xfers)-1, &it.cur, 0, n)
+	} else {
+		ok = it.cur.copyOut(b[:n])
+	}
+	if !ok {
+		it.err = errUnreachable("put", r.s)
 	}
 	clear(b[n:])
-	if !it.v.noCRC {
+	if !it.v.noCRC && it.gpu == nil {
 		it.crc = crcOf(it.crc, b[:n])
 	}
 	return n

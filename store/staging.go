@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"sync/atomic"
 
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/internal/base"
@@ -18,12 +19,15 @@ type staging struct {
 type stageClass struct {
 	size int64
 	free chan int64 // offsets into the region
+	lost atomic.Int64
+	gone chan struct{} // closed when every buffer is lost
 }
 
 // stageBuf is one buffer; the zero value is none.
 type stageBuf struct {
 	off   int64
 	class int8 // index+1; 0 is none
+	lost  bool // a GPU may still use it: it is not used again
 }
 
 func (b stageBuf) ok() bool { return b.class != 0 }
@@ -49,12 +53,12 @@ func newStaging(total int64, devs []driver.Device) (*staging, error) {
 	var off int64
 	for i, size := range [3]int64{4 * base.KiB, 64 * base.KiB, PieceBytes} {
 		n := share[i] / size
-		c := stageClass{size: size, free: make(chan int64, n)}
+		c := &st.class[i]
+		c.size, c.free, c.gone = size, make(chan int64, n), make(chan struct{})
 		for range n {
 			c.free <- off
 			off += size
 		}
-		st.class[i] = c
 	}
 	return st, nil
 }
@@ -76,7 +80,7 @@ func (st *staging) tryGet(n int64) stageBuf {
 	for i := st.classFor(n); i < len(st.class); i++ {
 		select {
 		case off := <-st.class[i].free:
-			return stageBuf{off, int8(i + 1)}
+			return stageBuf{off: off, class: int8(i + 1)}
 		default:
 		}
 	}
@@ -88,17 +92,32 @@ func (st *staging) get(ctx context.Context, n int64) (stageBuf, error) {
 	if b := st.tryGet(n); b.ok() {
 		return b, nil
 	}
-	i := st.classFor(n)
-	select {
-	case off := <-st.class[i].free:
-		return stageBuf{off, int8(i + 1)}, nil
-	case <-ctx.Done():
-		return stageBuf{}, base.Errorf("wait for", "staging memory", ErrTimeout, "%w", ctx.Err())
+	for i := st.classFor(n); i < len(st.class); i++ {
+		select {
+		case off := <-st.class[i].free:
+			return stageBuf{off: off, class: int8(i + 1)}, nil
+		case <-st.class[i].gone: // wait for a larger one
+		case <-ctx.Done():
+			return stageBuf{}, base.Errorf("wait for", "staging memory", ErrTimeout, "%w", ctx.Err())
+		}
 	}
+	return stageBuf{}, base.WithHint(base.Errorf("wait for", "staging memory", ErrIsolated,
+		"every buffer for %d bytes was in a copy of a GPU that failed", n), "open the store again")
+}
+
+// lose keeps a buffer from further use, since a GPU may still read or write it. It
+// tells whether so many of its size are lost that the GPUs should get no more.
+func (st *staging) lose(b stageBuf) (enough bool) {
+	c := &st.class[b.class-1]
+	n, all := c.lost.Add(1), int64(cap(c.free))
+	if n == all {
+		close(c.gone)
+	}
+	return n >= (all+3)/4
 }
 
 func (st *staging) put(b stageBuf) {
-	if b.ok() {
+	if b.ok() && !b.lost {
 		st.class[b.class-1].free <- b.off
 	}
 }

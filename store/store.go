@@ -23,6 +23,7 @@ type Store struct {
 	idx      *index
 	hash     hasher
 	stage    *staging
+	gpu      *gpuSide // nil without GPUs
 	paths    driver.PathStats
 	memAlign int64 // what every device needs of addresses and lengths
 
@@ -57,7 +58,7 @@ type Store struct {
 
 // counters of the store, for Stats.
 type counters struct {
-	rounds, marks, roundOps, withdrawn, resets, discards atomic.Int64
+	rounds, marks, roundOps, withdrawn, resets, discards, lostBuffers atomic.Int64
 }
 
 // nsState is an open namespace.
@@ -222,6 +223,10 @@ func (s *Store) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		return base.Errorf("close", "store", ErrBusy, "calls are still inside: %w", ctx.Err())
 	}
+	gerr := s.gpu.close(ctx)
+	if errors.Is(gerr, ErrBusy) {
+		return base.Wrap("close", "store", gerr)
+	}
 	var err error
 	if !s.opts.ReadOnly {
 		if err = s.drain(ctx); errors.Is(err, ErrTimeout) {
@@ -229,7 +234,7 @@ func (s *Store) Close(ctx context.Context) error {
 		}
 	}
 	s.closed = true
-	return base.Wrap("close", "store", s.release(ctx, err))
+	return base.Wrap("close", "store", firstErr(s.release(ctx, err), gerr))
 }
 
 // drain makes everything durable, the last mark included. A store that turned
@@ -266,8 +271,10 @@ func (s *Store) release(ctx context.Context, err error) error {
 		io.close()
 	}
 	s.events.close()
-	if e := s.stage.close(); err == nil {
-		err = e
+	if s.gpu == nil || !s.gpu.leak {
+		if e := s.stage.close(); err == nil {
+			err = e
+		}
 	}
 	s.idx.close()
 	return err
@@ -287,10 +294,14 @@ type Stats struct {
 	WaitingMark int64  `json:"waiting_bytes"` // freed bytes waiting for a commit mark
 	LastGen     uint64 `json:"last_generation"`
 
-	Space   alloc.Stats        `json:"space"`
-	Paths   []driver.PathCount `json:"paths"`
-	Devices []driver.Stats     `json:"devices"`
-	Meta    meta.Metrics       `json:"meta"`
+	Space alloc.Stats        `json:"space"`
+	Paths []driver.PathCount `json:"paths"`
+	GPUs  []GPUStat          `json:"gpus,omitempty"`
+	// LostBuffers are staging buffers that a GPU may still use, and that are not
+	// used again: its copies did not end in time.
+	LostBuffers int64          `json:"lost_buffers,omitempty"`
+	Devices     []driver.Stats `json:"devices"`
+	Meta        meta.Metrics   `json:"meta"`
 }
 
 // Stats reads the counters.
@@ -298,7 +309,7 @@ func (s *Store) Stats() Stats {
 	st := Stats{Rounds: s.count.rounds.Load(), RoundOps: s.count.roundOps.Load(),
 		Marks: s.count.marks.Load(), Withdrawn: s.count.withdrawn.Load(),
 		Resets: s.count.resets.Load(), Discards: s.count.discards.Load(),
-		Space: s.pool.Stats(), Paths: s.paths.Counts(), Meta: s.db.Metrics()}
+		Space: s.pool.Stats(), Paths: s.paths.Counts(), Meta: s.db.Metrics(), GPUs: s.gpu.stats(), LostBuffers: s.count.lostBuffers.Load()}
 	st.Objects, st.IndexBytes = s.idx.bytes()
 	s.q.mu.Lock()
 	st.NotDurable = int64(len(s.q.ops) + len(s.q.round))

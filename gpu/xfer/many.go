@@ -415,8 +415,11 @@ func (g *group) carry(l *lane, s *slot, parts []part, toHost bool) error {
 	case err == nil && large > 0:
 		err = g.copies(l, parts, g.m.opt.SmallBytes, toHost)
 	}
-	if err != nil {
-		return l.fail(err) // some of it may be queued
+	if err != nil { // some of it may be queued
+		if bad := l.settle(); bad != nil {
+			return bad
+		}
+		return err
 	}
 	s.tick, err = l.tick()
 	return err

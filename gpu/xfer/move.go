@@ -139,49 +139,21 @@ func (m *Mover) hold(p gpu.Ptr, n int64, known *memo) (*gpu.Registration, error)
 				}
 				known.reg = reg
 			}
-			err := reg.Hold(reg.Generation())
-			for range 8 { // an eviction may come between
-				if err == nil || reg.Generation() == 0 {
-					break
-				}
-				err = reg.Hold(reg.Generation())
-			}
-			return reg, err
+			return reg, reg.HoldNow()
 		}
 	}
 	if p >= known.base && base.CheckRange(int64(p-known.base), n, known.size) {
 		return nil, nil
 	}
-	a, err := m.back.Attributes(p)
+	a, err := gpu.Locate(m.back, p, n)
 	switch {
 	case err != nil:
 		return nil, err
-	case a.Kind != gpu.KindDevice && a.Kind != gpu.KindManaged:
-		return nil, base.Errorf("move", p.String(), base.ErrInvalid, "%s memory is not on a GPU", a.Kind)
 	case a.Kind == gpu.KindDevice && a.Device != m.index:
 		return nil, base.Errorf("move", p.String(), base.ErrInvalid, "it is memory of gpu %d, not %d", a.Device, m.index)
 	}
 	known.base, known.size = a.Base, a.Size
-	return nil, m.inside(p, n, a)
-}
-
-// maxPieces bounds the allocations that a range may span.
-const maxPieces = 65536
-
-// inside follows a range over the allocations that it spans.
-func (m *Mover) inside(p gpu.Ptr, n int64, a gpu.Attributes) error {
-	first := a
-	for range maxPieces {
-		end := a.Base + gpu.Ptr(a.Size)
-		if a.Size == 0 || end >= p+gpu.Ptr(n) {
-			return nil
-		}
-		var err error
-		if a, err = m.back.Attributes(end); err != nil || a.Kind != first.Kind || a.Device != first.Device {
-			break
-		}
-	}
-	return base.Errorf("move", p.String(), base.ErrOutOfRange, "%d bytes leave their memory", n)
+	return nil, nil
 }
 
 func (m *Mover) dismiss(reg *gpu.Registration) {

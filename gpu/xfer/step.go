@@ -57,7 +57,7 @@ func (r *Request) plan() {
 			}
 			for from := int64(0); from < p.N; {
 				n := min(p.N-from, room)
-				need, count := n+32, n/unit+2
+				need, count := n+2*max(p.End.unit(), 16), n/unit+2
 				if p.End.async() { // whole blocks, on a page
 					need = n + gpu.HostPage + slack
 				}

@@ -1,0 +1,130 @@
+package store
+
+import (
+	"context"
+
+	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/gpu"
+	gpuxfer "github.com/ugds-store/ugds/gpu/xfer"
+	"github.com/ugds-store/ugds/internal/base"
+)
+
+// gpuMove is one move between staging memory and a GPU, for a transfer.
+type gpuMove struct {
+	xfer int
+	gpuRange
+	item gpuxfer.Item
+}
+
+// split walks through the n bytes of transfer i that lie from byte at on in its
+// staging buffer: what belongs to host memory is copied at once, what belongs to a
+// GPU becomes a move. False when the processor cannot reach a region.
+func (f *flight) split(i int, cur *cursor, at, n int64) bool {
+	x := &f.xfers[i]
+	for n > 0 {
+		cur.skipEmpty()
+		r := &cur.bufs[cur.i]
+		take := min(n, r.size()-cur.pos)
+		if r.GPU != 0 {
+			f.moves = append(f.moves, gpuMove{i, x.it.gpu.ranges[cur.i],
+				gpuxfer.Item{Off: x.buf.off + at, Ptr: r.GPU + gpu.Ptr(r.Off+cur.pos), Len: take}})
+			cur.pos += take
+		} else {
+			b, v := f.s.stage.region.Bytes(x.buf.off+at, take), cur.view(take)
+			if v == nil {
+				return false
+			}
+			if f.op == driver.OpWrite {
+				copy(b, v)
+			} else {
+				copy(v, b)
+			}
+		}
+		at, n = at+take, n-take
+	}
+	return true
+}
+
+// move carries out the moves of the flight: to the GPUs after reads, from them
+// before writes. Errors go to the transfers. The copies are waited for, whatever the
+// caller's context, since their buffers must not be used again before; a copy that
+// does not end in time costs its buffer.
+func (f *flight) move() {
+	for len(f.moves) > 0 {
+		first := f.moves[0].gpuRange
+		var now []gpuxfer.Item
+		var of []int
+		rest := f.moves[:0]
+		m, end, err := f.s.gpu.way(first)
+		for _, mv := range f.moves {
+			if mv.gpuRange != first {
+				rest = append(rest, mv)
+				continue
+			}
+			mv.item.End = end
+			now, of = append(now, mv.item), append(of, mv.xfer)
+		}
+		f.moves = rest
+		if err == nil {
+			if f.op == driver.OpWrite {
+				err = m.WriteMany(context.Background(), now)
+			} else {
+				err = m.ReadMany(context.Background(), now)
+			}
+		}
+		for k := range now {
+			f.moved(&f.xfers[of[k]], firstErr(err, now[k].Err))
+		}
+	}
+}
+
+// way gives the mover of a range and the staging memory as it sees it.
+func (g *gpuSide) way(r gpuRange) (*gpuxfer.Mover, gpuxfer.Endpoint, error) {
+	m, err := g.mover(r.dev)
+	if err != nil {
+		return nil, nil, err
+	}
+	return m, gpuxfer.Staging(g.pin, r.why), nil
+}
+
+// moved takes the answer of one move.
+func (f *flight) moved(x *xfer, err error) {
+	if err == nil {
+		return
+	}
+	if x.err == nil {
+		x.err = base.Wrap("move", "value", err)
+	}
+	if gpuxfer.InDoubt(err) && x.buf.ok() {
+		if x.buf.lost {
+			return
+		}
+		x.buf.lost = true
+		f.s.count.lostBuffers.Add(1)
+		if f.s.stage.lose(x.buf) {
+			f.s.gpu.giveUp(err)
+		}
+	}
+}
+
+// gather brings the values of GPUs into the staging memory, and computes the
+// checksums that waited for it.
+func (f *flight) gather() {
+	f.move()
+	for i := range f.xfers {
+		x := &f.xfers[i]
+		if x.it.gpu == nil || x.err != nil || x.it.v.noCRC {
+			continue
+		}
+		if x.buf.ok() {
+			x.it.crc = crcOf(x.it.crc, f.s.stage.bytes(x.buf, x.n))
+		} else {
+			for _, sg := range f.segs[x.segAt : x.segAt+x.nseg] {
+				x.it.crc = crcOf(x.it.crc, sg.Region.Bytes(sg.Off, sg.Len))
+			}
+		}
+		if end := x.off + x.n; end%PieceBytes == 0 || end == x.it.v.length {
+			x.it.endPiece(end)
+		}
+	}
+}
