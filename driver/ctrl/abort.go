@@ -46,7 +46,7 @@ func (d *Device) abort(q *queue, s *slot) {
 	w := new(adminWait)
 	if admin.submit(&c, w, hw.Forever) == nil { // the late command's own end bounds it
 		a.sent, s.aborted = w, true
-		d.warn(base.Errorf(s.cmd.OPC.Name(false), d.info.Target, base.ErrTimeout,
+		d.warn(base.Errorf(s.opc.Name(false), d.info.Target, base.ErrTimeout,
 			"no completion within its deadline, command %d of queue %d is being aborted", s.cid, q.id))
 	}
 }
@@ -55,7 +55,7 @@ func (d *Device) abort(q *queue, s *slot) {
 // controller when the time for an Abort has passed too; else it tells when to look
 // again. The caller holds mu.
 func (q *queue) overdue(s *slot, now time.Duration) (again time.Duration, isolated bool) {
-	end := s.due + q.dev.deadline(s.cmd.OPC)/graceShare
+	end := s.due + q.dev.deadline(s.opc)/graceShare
 	if q.id == 0 || now >= end { // admin commands are not aborted: something is badly wrong
 		q.late(s)
 		return 0, true
@@ -91,6 +91,6 @@ func (q *queue) late(s *slot) {
 	if why == nil {
 		why = errors.New("the controller says nothing of it")
 	}
-	d.isolate(base.Errorf(s.cmd.OPC.Name(q.id == 0), d.info.Target, base.ErrTimeout,
+	d.isolate(base.Errorf(s.opc.Name(q.id == 0), d.info.Target, base.ErrTimeout,
 		"no completion within its deadline, command %d of queue %d: %w", s.cid, q.id, why))
 }

@@ -41,13 +41,13 @@ func (q *queue) submit(cmd *nvme.Command, w *adminWait, deadline time.Duration) 
 		return base.Errorf(cmd.OPC.Name(true), q.dev.info.Target, base.ErrBusy, "the admin queue is full")
 	}
 	s := q.take()
-	s.cmd, s.admin = *cmd, w
+	s.admin = w
+	q.sqe[q.tail] = *cmd
 	due := hw.Forever
 	if deadline != hw.Forever {
 		due = q.dev.hw.Now() + deadline
 	}
 	q.put(s, due)
-	q.dev.count.commands.Add(-1) // Stats counts those of requests
 	q.ring()
 	return nil
 }

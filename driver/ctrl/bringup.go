@@ -203,6 +203,7 @@ func (d *Device) identifyController(ctx context.Context) error {
 		id := nvme.Overlay[nvme.IdentifyController](b)
 		if !d.opened {
 			d.id = *id
+			d.sgl = id.SGL()
 		} else if id.SN != d.id.SN || id.MN != d.id.MN || id.MDTS != d.id.MDTS || id.VWC != d.id.VWC || id.ONCS != d.id.ONCS {
 			return base.Errorf("identify", d.info.Target, base.ErrMismatch,
 				"it was %q serial %q and is %q serial %q, or its abilities changed",

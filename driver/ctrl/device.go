@@ -27,6 +27,7 @@ type Device struct {
 	version      nvme.VS
 	cc           nvme.CC
 	id           nvme.IdentifyController
+	sgl          nvme.SGLSupport // as id says
 	nvm          nvme.IdentifyControllerNVM
 	nsid         uint32
 	geo          nvme.Geometry
@@ -46,7 +47,7 @@ type Device struct {
 	deep    group
 	aborts  aborter
 	zero    *hw.Buffer // a memory page of zeros
-	pool    sync.Pool  // of *request
+	runs    sync.Pool  // of *run
 
 	state       atomic.Uint32 // driver.State
 	incarnation atomic.Uint64
@@ -90,7 +91,6 @@ func Open(ctx context.Context, dev hw.Device, opts Options) (*Device, error) {
 	d.latency.d, d.latency.mode, d.latency.depth = d, opts.Mode, opts.Latency
 	d.deep.d, d.deep.mode, d.deep.depth = d, opts.Batches, opts.Depth
 	d.info.Target, d.info.Transport = dev.ID().Target, dev.ID().Transport
-	d.pool.New = func() any { return new(request) }
 	d.share([]*queue{})
 	d.small.Store(-int64(smallMemory))
 	d.state.Store(uint32(driver.StateResetting)) // not ready: nothing isolates it
@@ -156,7 +156,7 @@ func (d *Device) describe() {
 		mdts = base.FormatBytes(int64(min(n, 1<<62)))
 	}
 	d.reason("commands of at most %s (MDTS: %s)", base.FormatBytes(i.MaxTransfer), mdts)
-	if sgl := d.id.SGL(); sgl.Supported {
+	if d.sgl.Supported {
 		d.reason("data is named by SGLs where they are shorter than PRP lists")
 	}
 	if d.geo.Boundary != 0 {
@@ -185,7 +185,7 @@ func (d *Device) Stats() driver.Stats {
 		ReadBytes: c.bytes[driver.OpRead].Load(), WriteBytes: c.bytes[driver.OpWrite].Load(),
 		DiscardBytes: c.bytes[driver.OpDiscard].Load(), ZeroBytes: c.bytes[driver.OpWriteZeroes].Load(),
 		Errors: c.errors.Load(), Commands: c.commands.Load(), InFlight: d.inFlight.Load(),
-		InFlightBytes: min(d.window.Load(), driver.MaxBytesInFlight), // a reservation that fails passes it for an instant
+		InFlightBytes: min(d.window.Load(), driver.MaxBytesInFlight), // what is taken in advance counts for an instant
 	}
 }
 

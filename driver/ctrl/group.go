@@ -91,20 +91,27 @@ func (g *group) PollBatch(ctx context.Context, b *driver.Batch) error {
 		return driver.WaitDone{}.PollBatch(ctx, b)
 	}
 	d, done := g.d, ctx.Done()
+	now := time.Duration(0) // not known yet: no deadline has passed
 	for empty := 0; !b.Ended(); {
-		if d.pollQueues(*g.queues.Load()) > 0 {
+		if d.pollQueues(*g.queues.Load(), now) > 0 {
 			empty = 0
 			continue
 		}
+		if done != nil {
+			select {
+			case <-done:
+				return ctx.Err()
+			default:
+			}
+		}
+		if empty++; empty%lookEvery != 0 {
+			continue
+		}
+		now = d.hw.Now()
 		if d.State() != driver.StateReady && !b.Ended() {
 			return driver.WaitDone{}.PollBatch(ctx, b) // the stop ends it
 		}
-		select {
-		case <-done:
-			return ctx.Err()
-		default:
-		}
-		if empty++; empty%checkEvery == 0 {
+		if empty%checkEvery == 0 {
 			d.checkAlive()
 		}
 	}
@@ -122,8 +129,9 @@ func (g *group) hybrid(ctx context.Context, b *driver.Batch) error {
 	expect := &g.expect[bits.Len64(uint64(bytes))%classes]
 	start, before := d.hw.Now(), expect.Load()
 	if time.Duration(before) <= d.opts.Spin {
-		for end := start + d.opts.Spin; !b.Ended() && d.hw.Now() < end; {
-			d.pollQueues(*g.queues.Load())
+		end := start + d.opts.Spin
+		for now := start; !b.Ended() && now < end; now = d.hw.Now() {
+			d.pollQueues(*g.queues.Load(), now)
 		}
 	}
 	err := driver.WaitDone{}.PollBatch(ctx, b)
@@ -132,9 +140,9 @@ func (g *group) hybrid(ctx context.Context, b *driver.Batch) error {
 }
 
 // pollQueues reaps the queues that have commands in flight once; without a
-// completion it judges deadlines and pauses. It tells how many commands ended.
-func (d *Device) pollQueues(queues []*queue) (n int) {
-	now := d.hw.Now()
+// completion it pauses. Commands whose deadline had passed at now, which is the time
+// or an earlier one, isolate the controller. It tells how many commands ended.
+func (d *Device) pollQueues(queues []*queue, now time.Duration) (n int) {
 	due := hw.Forever
 	for _, q := range queues {
 		if time.Duration(q.due.Load()) == hw.Forever {

@@ -16,21 +16,21 @@ var runMutants = flag.Bool("mutants", false, "show that each safeguard of the dr
 // mutants are the driver with one safeguard less: in a file, one text instead of
 // another. Those that the rules and the tests must catch.
 var mutants = map[string]struct{ file, old, new string }{
-	"skip the generation check": {"queue.go", "|| q.slots[i].cid != cid ||", "||"},
-	"no new generation":         {"queue.go", "if s.cid += 1 << q.shift; s.cid == 0xffff {", "if s.cid == 0xffff {"},
-	"complete by slot": {"queue.go", "i := cid & (1<<q.shift - 1)\n	switch {",
-		"i := uint16(q.cqHead) % uint16(len(q.slots))\n	cid = q.slots[i].cid\n	switch {"},
+	"skip the generation check": {"queue.go", "!s.live || s.cid != cid || s.parked", "!s.live || s.parked"},
+	"no new generation":         {"queue.go", "if s.cid += q.mask + 1; s.cid == 0xffff {", "if s.cid == 0xffff {"},
+	"complete by slot": {"queue.go", "	i := cid & q.mask\n	if int(i)",
+		"	i := uint16(q.cqHead) % uint16(len(q.slots))\n	cid = q.slots[i].cid\n	if int(i)"},
 	"ignore SQHD": {"queue.go",
-		"case uint32(sqhd) >= q.size || (uint32(sqhd)+q.size-q.head)%q.size > (q.rung+q.size-q.head)%q.size:", "case false:"},
-	"ignore SQID": {"queue.go", "case sqid != q.id:", "case false:"},
+		"case uint32(sqhd) >= q.size || q.dist(q.head, uint32(sqhd)) > q.dist(q.head, q.rung):", "case false:"},
+	"ignore SQID": {"queue.go", "case sqid != q.id:\n		return nil", "case false:\n		return nil"},
 	"free at timeout": {"state.go", "	d.killQueues()\n	for {\n		removed",
 		"	d.killQueues()\n	for _, q := range d.allQueues() {\n		q.abandon(base.ErrIsolated)\n	}\n	for {\n		removed"},
-	"ring before store": {"queue.go", "	q.sqe[q.tail] = s.cmd\n",
-		"	_ = q.sqBell.Ring((q.tail + 1) % q.size)\n	q.rung = (q.tail + 1) % q.size\n	q.sqe[q.tail] = s.cmd\n"},
+	"ring before store": {"submit.go", "	deadline, err := d.fill(q, s, e, &m)\n",
+		"	q.rung = q.next(q.tail)\n	_ = q.sqBell.Ring(q.rung)\n	deadline, err := d.fill(q, s, e, &m)\n"},
 	"forget the phase": {"queue.go", "q.cqHead, q.phase = 0, !q.phase", "q.cqHead = 0"},
 	"no deadline":      {"queue.go", "	if q.dead || int64(now) < q.due.Load() {", "	if q.id != 0 || q.dead || int64(now) < q.due.Load() {"},
 	"retry for ever":   {"queue.go", "s.tries < maxTries && ", ""},
-	"flush again":      {"queue.go", " && s.cmd.OPC != nvme.OpFlush && !s.aborted {", " && !s.aborted {"},
+	"flush again":      {"queue.go", " && s.opc != nvme.OpFlush && !s.aborted:", " && !s.aborted:"},
 	"abort again":      {"abort.go", "	if !s.aborted {\n		q.dev.abort(q, s)", "	if true {\n		q.dev.abort(q, s)"},
 	"two aborts":       {"abort.go", "if a.sent != nil && !a.sent.done.Load() {", "if false {"},
 	"no abort":         {"abort.go", "if q.id == 0 || now >= end {", "if true {"},
@@ -39,7 +39,7 @@ var mutants = map[string]struct{ file, old, new string }{
 		"	if q.tail == q.rung {"},
 	"ready before disable": {"bringup.go", "return s.Fatal() || s.Ready() && !s.ShutdownActive() || s.ShutdownDone()", "return true"},
 	"no shutdown":          {"device.go", "d.cc.WithShutdown(nvme.ShutdownNormal)", "d.cc"},
-	"more than MDTS":       {"submit.go", "uint64(q.Len-at)>>shift, most, boundary)", "uint64(q.Len-at)>>shift, most+1, boundary)"},
+	"more than MDTS":       {"submit.go", "uint64(e.Len-at)>>shift, most, boundary)", "uint64(e.Len-at)>>shift, most+1, boundary)"},
 }
 
 // survivors are mutants that nothing here can catch, and why.

@@ -14,6 +14,10 @@ import (
 // a register read takes about a microsecond.
 const checkEvery = 1024
 
+// lookEvery is after how many of them it looks at the clock, whose reading takes
+// longer than a poll. It divides checkEvery.
+const lookEvery = 32
+
 // serve reaps when an interrupt says so, until the vector is closed.
 func (q *queue) serve() {
 	for q.vec.Wait(context.Background()) == nil {
@@ -33,7 +37,7 @@ func (d *Device) signalRoom() {
 }
 
 // pollOnce reaps every queue.
-func (d *Device) pollOnce() { d.pollQueues(*d.queues.Load()) }
+func (d *Device) pollOnce() { d.pollQueues(*d.queues.Load(), d.hw.Now()) }
 
 // checkAlive isolates a controller that has failed or gone.
 func (d *Device) checkAlive() {

@@ -15,23 +15,33 @@ import (
 // maxTries is how often a command is sent at most, the first time included.
 const maxTries = 4
 
+// kind is what a command is of its request.
+type kind uint8
+
+const (
+	part   kind = iota
+	whole       // all of it
+	simple      // all of it, and made by quick
+)
+
 // slot is the place of one command in flight: its identifier and its list page
-// are its own until it ends.
+// are its own until it ends. What every command uses stands first.
 type slot struct {
 	cid    uint16 // generation and index
 	live   bool   // on the device, or waiting to be sent again
-	tries  uint8
-	list   nvme.ListPage
-	cmd    nvme.Command // to send it again
-	req    *request     // of an I/O command
-	admin  *adminWait   // of an admin command
-	off, n int64        // which bytes of the request
-	load   int64        // payload that it counts as in flight
-	bulk   int64        // the part of it that belongs to a large request
-	due    time.Duration
+	parked bool   // not on the device: it is sent again at the time again
 	// aborted: the deadline has passed, and the controller was asked to abort it
 	aborted bool
-	parked  bool // not on the device: it is sent again at the time again
+	kind    kind
+	tries   uint8
+	opc     nvme.Opcode
+	req     *request // of an I/O command
+	off, n  int64    // which bytes of the request
+	load    int64    // payload that it counts as in flight
+	bulk    int64    // the part of it that belongs to a large request
+	due     time.Duration
+	list    nvme.ListPage
+	admin   *adminWait // of an admin command
 	again   time.Duration
 }
 
@@ -46,6 +56,7 @@ type queue struct {
 	cq     *hw.Buffer
 	lists  *hw.Buffer
 	sqe    []nvme.Command
+	cqe    []byte
 	sqBell hw.Doorbell
 	cqBell hw.Doorbell
 	size   uint32
@@ -54,21 +65,23 @@ type queue struct {
 	head   uint32 // what the controller has told by SQHD
 	cqHead uint32
 	phase  bool
-	shift  uint // bits of the index in an identifier
+	mask   uint16 // the index in an identifier; the rest is the generation
 	slots  []slot
 	free   []uint16
 	parked int // slots that wait to be sent again
 	segs   []nvme.Seg
+	load   int64 // bytes in flight
+	tally  tally
 	vec    hw.Vector // nil: nobody waits for interrupts of this queue
 
-	bytes atomic.Int64 // in flight, to choose the least loaded queue
+	bytes atomic.Int64 // load, as of the last burst, to choose the least loaded queue
 	due   atomic.Int64 // no deadline is earlier; hw.Forever for none
 }
 
 // newQueue allocates a queue of size entries for up to depth commands. listBytes
 // is the memory for the list of each; a power of two up to a page.
 func newQueue(d *Device, id uint16, size, depth uint32, listBytes int64) (q *queue, err error) {
-	q = &queue{dev: d, id: id, size: size, phase: true, shift: uint(bits.Len32(depth - 1))}
+	q = &queue{dev: d, id: id, size: size, phase: true, mask: uint16(1)<<bits.Len32(depth-1) - 1, tally: tally{d: d}}
 	q.due.Store(int64(hw.Forever))
 	defer func() {
 		if err != nil {
@@ -89,7 +102,7 @@ func newQueue(d *Device, id uint16, size, depth uint32, listBytes int64) (q *que
 	if q.cqBell, err = d.hw.Doorbell(nvme.CQDoorbell(id, d.cap.DSTRD())); err != nil {
 		return nil, err
 	}
-	q.sqe = nvme.OverlaySlice[nvme.Command](q.sq.Bytes)
+	q.sqe, q.cqe = nvme.OverlaySlice[nvme.Command](q.sq.Bytes), q.cq.Bytes
 	q.slots = make([]slot, depth)
 	for i := range q.slots {
 		at := int64(i) * listBytes
@@ -111,9 +124,25 @@ func (q *queue) release() {
 	}
 }
 
+// next is the entry after i.
+func (q *queue) next(i uint32) uint32 {
+	if i++; i == q.size {
+		return 0
+	}
+	return i
+}
+
+// dist is how many entries i is behind j, going up from i.
+func (q *queue) dist(i, j uint32) uint32 {
+	if j < i {
+		j += q.size
+	}
+	return j - i
+}
+
 // room tells whether a command can be submitted. The caller holds mu.
 func (q *queue) room() bool {
-	return len(q.free) > 0 && (q.tail+1)%q.size != q.head
+	return len(q.free) > 0 && q.next(q.tail) != q.head
 }
 
 // take gives a free slot with a new identifier. The caller holds mu and has seen
@@ -123,32 +152,31 @@ func (q *queue) take() *slot {
 	q.free = q.free[:len(q.free)-1]
 	s := &q.slots[i]
 	q.renew(s)
-	s.live, s.tries, s.parked, s.aborted = true, 0, false, false
+	s.live, s.aborted, s.tries = true, false, 0
 	return s
 }
 
 // renew gives a slot its next generation; the index in the identifier stays. FFFFh
 // is left out: the error log means "no command" by it (Base 4.1.1).
 func (q *queue) renew(s *slot) {
-	if s.cid += 1 << q.shift; s.cid == 0xffff {
-		s.cid += 1 << q.shift
+	if s.cid += q.mask + 1; s.cid == 0xffff {
+		s.cid += q.mask + 1
 	}
 }
 
-// put stores the command of a slot in the queue; ring tells the controller. due is
-// its deadline. The caller holds mu and has seen room.
+// put gives the controller the command in the entry at the tail, which is that of a
+// slot, as soon as ring tells it. due is its deadline. The caller holds mu and has
+// seen room.
 func (q *queue) put(s *slot, due time.Duration) {
+	c := &q.sqe[q.tail]
+	c.CID.Set(s.cid)
+	s.opc = c.OPC
 	s.tries++
-	s.cmd.CID.Set(s.cid)
 	s.due = due
-	if int64(s.due) < q.due.Load() {
-		q.due.Store(int64(s.due))
+	if int64(due) < q.due.Load() {
+		q.due.Store(int64(due))
 	}
-	q.sqe[q.tail] = s.cmd
-	if q.tail++; q.tail == q.size {
-		q.tail = 0
-	}
-	q.dev.count.commands.Add(1)
+	q.tail = q.next(q.tail)
 }
 
 // ring tells the controller about new commands, if there are any. The caller
@@ -165,20 +193,18 @@ func (q *queue) ring() {
 
 // drop frees a slot. The caller holds mu.
 func (q *queue) drop(s *slot) {
-	i := s.cid & (1<<q.shift - 1)
-	s.live, s.req, s.admin = false, nil, nil
-	q.free = append(q.free, i)
+	s.live, s.parked = false, false
+	q.free = append(q.free, s.cid&q.mask)
 }
 
-// unload frees the slot of an I/O command and its part of the window.
-func (q *queue) unload(s *slot) {
-	load, bulk := s.load, s.bulk
+// end ends the command of a slot with a request: it frees the slot and tells the
+// tally. The caller holds mu.
+func (q *queue) end(s *slot, err error) {
 	q.drop(s)
-	q.bytes.Add(-load)
-	q.dev.window.Add(-load)
-	if bulk != 0 {
-		q.dev.bulk.Add(-bulk)
-	}
+	q.load -= s.load
+	q.tally.load += s.load
+	q.tally.bulk += s.bulk
+	q.tally.command(s.req, s.kind != part, s.off, s.n, err)
 }
 
 // reap takes completions until there are none, and tells how many. The caller
@@ -189,80 +215,111 @@ func (q *queue) reap() (n int) {
 	}
 	for ; n < int(q.size); n++ {
 		at := q.cqHead * nvme.CompletionSize
-		e := q.cq.Bytes[at : at+nvme.CompletionSize]
+		e := q.cqe[at : at+nvme.CompletionSize]
 		dw3 := nvme.CompletionDW3(mmio.LoadEntry32(e[nvme.DW3Offset:]))
 		if dw3.Phase() != q.phase {
 			break
 		}
 		c := nvme.Overlay[nvme.Completion](e)
-		s, err := q.accept(dw3.CID(), c.SQID.Get(), c.SQHD.Get())
-		if err != nil {
-			q.dev.isolate(err)
-			return n
+		s := q.accept(dw3.CID(), c.SQID.Get(), c.SQHD.Get())
+		if s == nil {
+			q.dev.isolate(q.invalid(dw3.CID(), c.SQID.Get(), c.SQHD.Get()))
+			break
 		}
 		if q.cqHead++; q.cqHead == q.size {
 			q.cqHead, q.phase = 0, !q.phase
 		}
-		q.complete(s, dw3.Status(), c.DW0.Get())
-	}
-	if n > 0 {
-		if err := q.cqBell.Ring(q.cqHead); err != nil {
-			q.dev.isolate(err)
-			return n
+		if st := dw3.Status(); st == 0 && s.kind == simple {
+			q.quickEnd(s)
+		} else {
+			q.complete(s, st, c)
 		}
 	}
-	if q.parked > 0 {
+	if n == 0 {
+		if q.parked > 0 {
+			q.resend()
+			q.tally.publish()
+		}
+		return 0
+	}
+	q.reaped()
+	return n
+}
+
+// reaped ends a burst of completions: the controller learns of it, then everybody
+// else does.
+func (q *queue) reaped() {
+	if err := q.cqBell.Ring(q.cqHead); err != nil {
+		q.dev.isolate(err)
+	} else if q.parked > 0 {
 		q.resend()
 	}
-	if n > 0 && len(q.free) == len(q.slots) {
+	q.bytes.Store(q.load)
+	if len(q.free) == len(q.slots) {
 		q.due.Store(int64(hw.Forever))
 	}
-	return n
+	q.tally.publish()
 }
 
 // accept checks a completion and finds its slot: the identifier is that of a
 // command in flight, the queue is this one, and the head lies between what was
-// told before and the tail (Base 4.2).
-func (q *queue) accept(cid, sqid, sqhd uint16) (*slot, error) {
+// told before and the tail (Base 4.2). nil when it is invalid.
+func (q *queue) accept(cid, sqid, sqhd uint16) *slot {
+	i := cid & q.mask
+	if int(i) >= len(q.slots) {
+		return nil
+	}
+	s := &q.slots[i]
+	switch {
+	case sqid != q.id:
+		return nil
+	case !s.live || s.cid != cid || s.parked:
+		return nil
+	case uint32(sqhd) >= q.size || q.dist(q.head, uint32(sqhd)) > q.dist(q.head, q.rung):
+		return nil
+	}
+	q.head = uint32(sqhd)
+	return s
+}
+
+// invalid says what accept did not like.
+func (q *queue) invalid(cid, sqid, sqhd uint16) error {
 	bad := func(format string, args ...any) error {
 		return base.Errorf("complete on queue", q.dev.info.Target, base.ErrCorrupt, format, args...)
 	}
-	i := cid & (1<<q.shift - 1)
+	i := cid & q.mask
 	switch {
 	case sqid != q.id:
-		return nil, bad("a completion in queue %d names submission queue %d", q.id, sqid)
+		return bad("a completion in queue %d names submission queue %d", q.id, sqid)
 	case int(i) >= len(q.slots) || !q.slots[i].live || q.slots[i].cid != cid || q.slots[i].parked:
-		return nil, bad("queue %d: command identifier %d is not in flight", q.id, cid)
-	case uint32(sqhd) >= q.size || (uint32(sqhd)+q.size-q.head)%q.size > (q.rung+q.size-q.head)%q.size:
-		return nil, bad("queue %d: head %d is not between %d and %d of %d", q.id, sqhd, q.head, q.rung, q.size)
+		return bad("queue %d: command identifier %d is not in flight", q.id, cid)
 	}
-	q.head = uint32(sqhd)
-	return &q.slots[i], nil
+	return bad("queue %d: head %d is not between %d and %d of %d", q.id, sqhd, q.head, q.rung, q.size)
 }
 
 // complete ends a command, or keeps it to send it again.
-func (q *queue) complete(s *slot, status nvme.Status, dw0 uint32) {
-	if s.admin != nil {
+func (q *queue) complete(s *slot, status nvme.Status, c *nvme.Completion) {
+	switch {
+	case s.admin != nil:
 		w := s.admin
+		s.admin = nil
 		q.drop(s)
-		w.status, w.dw0 = status, dw0
+		w.status, w.dw0 = status, c.DW0.Get()
 		w.done.Store(true)
-		return
-	}
-	if !status.OK() && status.Retry() && s.tries < maxTries && s.cmd.OPC != nvme.OpFlush && !s.aborted {
+	case status.OK():
+		q.end(s, nil)
+	case status.Retry() && s.tries < maxTries && s.opc != nvme.OpFlush && !s.aborted:
 		delay := time.Duration(q.dev.id.RetryDelayMs(status.CRD())) * time.Millisecond
 		s.parked, s.again = true, q.dev.hw.Now()+delay
 		q.parked++
 		q.due.Store(min(q.due.Load(), int64(s.again)))
-		return
+	default:
+		err := status.Err(s.opc, false, c.DW0.Get())
+		if s.aborted {
+			err = base.Errorf("complete on", q.dev.info.Target, base.ErrTimeout, "its deadline had passed: %w", err)
+		}
+		q.end(s, err)
 	}
-	r, off, n := s.req, s.off, s.n
-	err := status.Err(s.cmd.OPC, false, dw0)
-	if err != nil && s.aborted {
-		err = base.Errorf("complete on", q.dev.info.Target, base.ErrTimeout, "its deadline had passed: %w", err)
-	}
-	q.unload(s)
-	r.ended(off, n, err)
 }
 
 // resend submits the parked commands whose time has come, after the completion
@@ -271,13 +328,19 @@ func (q *queue) resend() {
 	now := q.dev.hw.Now()
 	for i := range q.slots {
 		s := &q.slots[i]
-		if !s.live || !s.parked || s.again > now || (q.tail+1)%q.size == q.head {
+		if !s.live || !s.parked || s.again > now || q.next(q.tail) == q.head {
+			continue
+		}
+		s.parked = false
+		q.parked--
+		deadline, err := q.dev.refill(q, s)
+		if err != nil {
+			q.end(s, err)
 			continue
 		}
 		q.renew(s)
-		s.parked = false
-		q.parked--
-		q.put(s, now+q.dev.opts.Deadline.ReadWrite)
+		q.put(s, now+deadline)
+		q.dev.count.commands.Add(1)
 	}
 	q.ring()
 }
@@ -328,13 +391,14 @@ func (q *queue) abandon(cause error) {
 			continue
 		}
 		if w := s.admin; w != nil {
+			s.admin = nil
 			q.drop(s)
 			w.err = cause
 			w.done.Store(true)
 			continue
 		}
-		r, off, n := s.req, s.off, s.n
-		q.unload(s)
-		r.ended(off, n, cause)
+		q.end(s, cause)
 	}
+	q.bytes.Store(q.load)
+	q.tally.publish()
 }

@@ -14,11 +14,20 @@ type attached struct {
 	region  *driver.Region
 	mapping hw.Mapping
 	segs    []nvme.Seg
-	ends    []uint64 // offset in the region after each segment
-	aligned bool     // the first byte is aligned as Info.MemAlign says
+	ends    []uint64       // offset in the region after each segment
+	table   *nvme.PRPTable // of all of it, or nil: then commands are built from segs
+	long    bool           // segs are long: an SGL is shorter than a list of pages
+	aligned bool           // the first byte is aligned as Info.MemAlign says
 
 	revocable hw.Revocable // the mapping, if its exporter can take the memory back
 }
+
+// longSegs is the mean length of segments from which on SGLs are used, in bytes.
+const longSegs = 32 << 10
+
+// maxTable bounds the table of a region, in memory pages: 16 GiB of memory, whose
+// table takes 32 MiB.
+const maxTable = 1 << 22
 
 // Attach implements driver.Device. A region that was not attached is, by its first
 // request, and stays so until Detach or its Close.
@@ -55,6 +64,10 @@ func (d *Device) attach(r *driver.Region) (*attached, error) {
 		a.ends = append(a.ends, end)
 	}
 	a.aligned = a.segs[0].Addr%uint64(d.info.MemAlign) == 0
+	a.long = d.sgl.Supported && end/uint64(len(a.segs)) >= longSegs
+	if t, ok := nvme.MakePRPTable(a.segs, d.cc.PageShift(), maxTable); ok {
+		a.table = &t
+	}
 	d.regions[r.ID()] = a
 	r.SetHandle(d, a)
 	return a, nil
@@ -70,10 +83,10 @@ func (a *attached) lost(op driver.Op) error {
 }
 
 // lost is the same for the memory of a request, before that is released.
-func (r *request) lost() error {
+func (r *request) lost(d *Device) error {
 	q := r.entry()
 	for i := range r.holds {
-		if a, ok := q.Segs[i].Region.Handle(r.d).(*attached); ok {
+		if a, ok := q.Segs[i].Region.Handle(d).(*attached); ok {
 			if err := a.lost(q.Op); err != nil {
 				return err
 			}
@@ -147,6 +160,16 @@ func (c *cursor) find(d *Device, r *driver.Region) *attached {
 		c.region, c.at = r, d.handle(r)
 	}
 	return c.at
+}
+
+// single is the device's part of the region that holds all of the next n bytes,
+// and their offset in it; nil when they lie in several segments.
+func (c *cursor) single(d *Device, n int64) (a *attached, off uint64) {
+	s := &c.segs[c.i]
+	if s.Len-c.off < n {
+		return nil, 0
+	}
+	return c.find(d, s.Region), uint64(s.Off + c.off)
 }
 
 // gather appends the bus memory of the next n bytes to out, without moving the

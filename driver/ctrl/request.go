@@ -8,21 +8,45 @@ import (
 	"github.com/ugds-store/ugds/internal/base"
 )
 
+// run is one Submit until its last entry has its answer: the driver's part of the
+// batch. Runs are used again, so that a submission allocates nothing.
+type run struct {
+	b    *driver.Batch
+	reqs []request // one for each entry
+}
+
+// newRun takes a spare run for a batch.
+func (d *Device) newRun(b *driver.Batch) *run {
+	u, ok := d.runs.Get().(*run)
+	if !ok {
+		u = new(run)
+	}
+	u.b = b
+	if len(u.reqs) < len(b.Reqs) {
+		u.reqs = make([]request, len(b.Reqs))
+		for i := range u.reqs {
+			u.reqs[i].run, u.reqs[i].i = u, i
+		}
+	}
+	return u
+}
+
 // request is one entry of a batch while commands of it may be in flight.
 type request struct {
-	d     *Device
-	b     *driver.Batch
-	i     int
-	holds int          // segments that are held
-	left  atomic.Int32 // commands in flight, and one while it is being issued
+	run   *run
+	i     int // which entry
+	holds int // segments whose regions are held
 
+	// Of a request of several commands. One that is a single command needs no
+	// count: its command's end is its own.
+	left   atomic.Int32 // commands in flight, and one while it is being issued
 	mu     sync.Mutex
 	failAt int64 // the first byte that did not succeed
 	err    error // of the command at failAt
 }
 
 // entry is the caller's request.
-func (r *request) entry() *driver.Request { return &r.b.Reqs[r.i] }
+func (r *request) entry() *driver.Request { return &r.run.b.Reqs[r.i] }
 
 // fail notes that the bytes from off on have not succeeded. The failure at the
 // lowest offset is the one that is told, so that it does not depend on the order
@@ -35,78 +59,158 @@ func (r *request) fail(off int64, err error) {
 	}
 }
 
-// ended takes the end of one command of n bytes at off.
-func (r *request) ended(off, n int64, err error) {
-	if err != nil {
-		r.fail(off, err)
-	} else {
-		r.d.count.moved(r.entry().Op, n)
-	}
-	r.unref()
-}
-
-// unref drops one command, or the issuer; the last one ends the request.
-func (r *request) unref() {
-	if r.left.Add(-1) == 0 {
-		r.d.finish(r)
-	}
-}
-
-// finish gives the entry its one answer, after its memory was released.
-func (d *Device) finish(r *request) {
-	q := r.entry()
-	if d.revocable.Load() && r.err == nil {
-		if r.err = r.lost(); r.err != nil {
-			r.failAt = 0
-		}
-	}
-	for i := range r.holds {
-		q.Segs[i].Region.Release()
-	}
-	done, err := q.Len, r.err
-	if err != nil {
-		done = r.failAt
-	}
-	if q.Op == driver.OpFlush {
-		done = 0
-		if statusOf(err) != nil {
-			// Nobody knows what a flush that the controller failed has lost: it
-			// is never repeated as if nothing had happened.
-			d.isolate(err)
-			err = base.Errorf("flush", d.info.Target, base.ErrIsolated, "%w", err)
-		}
-	}
-	d.count.ended(q.Op, err)
-	d.inFlight.Add(-1)
-	b, i := r.b, r.i
-	r.reset()
-	d.pool.Put(r)
-	b.End(i, done, err)
-	d.unended.Add(-1)
-}
-
 // counters are the statistics of the device.
 type counters struct {
-	ops      [5]atomic.Int64 // requests ended without error, by operation
-	bytes    [5]atomic.Int64
+	ops      [driver.OpWriteZeroes + 1]atomic.Int64 // requests ended without error, by operation
+	bytes    [driver.OpWriteZeroes + 1]atomic.Int64
 	errors   atomic.Int64
 	inRow    atomic.Int64 // requests that failed in a row
 	commands atomic.Int64
 }
 
-func (c *counters) moved(op driver.Op, n int64) { c.bytes[op].Add(n) }
-
-func (c *counters) ended(op driver.Op, err error) {
-	if err != nil {
-		c.errors.Add(1)
-		c.inRow.Add(1)
-		return
-	}
-	c.ops[op].Add(1)
-	c.inRow.Store(0)
+// tally collects what a burst of completions means for counters that others share,
+// so that each is touched once a burst: statistics, the window, the regions, and
+// the answers of batches. It belongs to one goroutine, or to the lock of its queue.
+// Nobody sees an answer before publish, which tells everything else first.
+type tally struct {
+	d      *Device
+	load   int64 // bytes of the window that are free again
+	bulk   int64
+	ops    [driver.OpWriteZeroes + 1]int64
+	bytes  [driver.OpWriteZeroes + 1]int64
+	region *driver.Region
+	holds  uint32 // of region, over
+	run    *run
+	ended  int // entries of run that have their answer
 }
 
-// reset prepares the request for its next use.
-func (r *request) reset() {
-	r.b, r.holds, r.err = nil, 0, nil
+// command takes the end of a command of n bytes. whole means that it is all of its
+// request.
+func (t *tally) command(r *request, whole bool, off, n int64, err error) {
+	op := r.entry().Op
+	switch {
+	case err == nil:
+		t.bytes[op] += n
+	case whole:
+		t.failed(r, off, err)
+		return
+	default:
+		r.fail(off, err)
+	}
+	if whole {
+		t.succeeded(r)
+		return
+	}
+	t.unref(r)
+}
+
+// unref drops one command of a request of several, or its issuer; the last one ends
+// the request.
+func (t *tally) unref(r *request) {
+	if r.left.Add(-1) != 0 {
+		return
+	}
+	if r.err != nil {
+		err := r.err
+		r.err = nil
+		t.failed(r, r.failAt, err)
+		return
+	}
+	t.succeeded(r)
+}
+
+func (t *tally) succeeded(r *request) {
+	e := r.entry()
+	if t.d.revocable.Load() {
+		if err := r.lost(t.d); err != nil {
+			t.failed(r, 0, err)
+			return
+		}
+	}
+	done := e.Len
+	if e.Op == driver.OpFlush {
+		done = 0
+	}
+	t.ops[e.Op]++
+	t.answer(r, done, nil)
+}
+
+// failed ends a request of which the bytes before done were moved.
+func (t *tally) failed(r *request, done int64, err error) {
+	d := t.d
+	if r.entry().Op == driver.OpFlush && statusOf(err) != nil {
+		// Nobody knows what a flush that the controller failed has lost: it is
+		// never repeated as if nothing had happened.
+		d.isolate(err)
+		err = base.Errorf("flush", d.info.Target, base.ErrIsolated, "%w", err)
+	}
+	d.count.errors.Add(1)
+	d.count.inRow.Add(1)
+	t.answer(r, done, err)
+}
+
+// answer gives the entry its one answer, and its regions back.
+func (t *tally) answer(r *request, done int64, err error) {
+	b := r.run.b
+	segs := b.Reqs[r.i].Segs
+	for i := range r.holds {
+		if g := segs[i].Region; g != t.region {
+			t.release()
+			t.region = g
+		}
+		t.holds++
+	}
+	if r.run != t.run {
+		t.publish()
+		t.run = r.run
+	}
+	b.Answer(r.i, done, err)
+	t.ended++
+}
+
+// release gives the holds back.
+func (t *tally) release() {
+	if t.holds > 0 {
+		t.region.ReleaseN(t.holds)
+		t.holds = 0
+	}
+	t.region = nil
+}
+
+// publish tells everybody.
+func (t *tally) publish() {
+	d := t.d
+	t.release()
+	if t.load != 0 {
+		d.window.Add(-t.load)
+		t.load = 0
+	}
+	if t.bulk != 0 {
+		d.bulk.Add(-t.bulk)
+		t.bulk = 0
+	}
+	for op := range t.ops {
+		if n := t.bytes[op]; n != 0 {
+			d.count.bytes[op].Add(n)
+			t.bytes[op] = 0
+		}
+		if n := t.ops[op]; n != 0 {
+			d.count.ops[op].Add(n)
+			t.ops[op] = 0
+			if d.count.inRow.Load() != 0 {
+				d.count.inRow.Store(0)
+			}
+		}
+	}
+	if t.run == nil {
+		return
+	}
+	u, n := t.run, t.ended
+	t.run, t.ended = nil, 0
+	d.inFlight.Add(-int64(n))
+	if u.b.EndN(n) {
+		u.b = nil
+		d.runs.Put(u)
+	}
+	d.unended.Add(-int64(n))
 }

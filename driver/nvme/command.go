@@ -64,13 +64,15 @@ func zeroBased(n, limit uint32, what string) uint32 {
 
 // Bits of CDW12 of the I/O commands (NVM 3.3.4, 3.3.6, 3.3.8).
 const (
-	rwFUA  = 1 << 30 // force unit access
+	RWFUA  = 1 << 30 // force unit access
 	rwLR   = 1 << 31 // limited retry
 	wzDEAC = 1 << 25 // deallocate
 )
 
-// io fills a command that names a range of 1 to MaxBlocks blocks.
-func (c *Command) io(op Opcode, nsid uint32, slba uint64, blocks, bits uint32) {
+// SetIO makes c a command that names a range of 1 to MaxBlocks blocks, with bits in
+// CDW12. SetRead and its like say more clearly what is meant; this is for code that
+// counts instructions.
+func (c *Command) SetIO(op Opcode, nsid uint32, slba uint64, blocks, bits uint32) {
 	*c = Command{OPC: op}
 	c.NSID.Set(nsid)
 	c.CDW10.Set(uint32(slba))
@@ -80,23 +82,23 @@ func (c *Command) io(op Opcode, nsid uint32, slba uint64, blocks, bits uint32) {
 
 // SetRead makes c a read of blocks (1 to MaxBlocks) at slba (NVM 3.3.4).
 func (c *Command) SetRead(nsid uint32, slba uint64, blocks uint32) {
-	c.io(OpRead, nsid, slba, blocks, 0)
+	c.SetIO(OpRead, nsid, slba, blocks, 0)
 }
 
 // SetWrite makes c a write (NVM 3.3.6). With fua it is durable when it ends.
 func (c *Command) SetWrite(nsid uint32, slba uint64, blocks uint32, fua bool) {
-	c.io(OpWrite, nsid, slba, blocks, bit(fua, rwFUA))
+	c.SetIO(OpWrite, nsid, slba, blocks, bit(fua, RWFUA))
 }
 
 // SetCompare makes c a comparison of memory with blocks (NVM 3.3.1).
 func (c *Command) SetCompare(nsid uint32, slba uint64, blocks uint32) {
-	c.io(OpCompare, nsid, slba, blocks, 0)
+	c.SetIO(OpCompare, nsid, slba, blocks, 0)
 }
 
 // SetWriteZeroes makes blocks read as zeros (NVM 3.3.8). With deallocate the
 // controller may drop them, if they then read as zeros.
 func (c *Command) SetWriteZeroes(nsid uint32, slba uint64, blocks uint32, deallocate, fua bool) {
-	c.io(OpWriteZeroes, nsid, slba, blocks, bit(deallocate, wzDEAC)|bit(fua, rwFUA))
+	c.SetIO(OpWriteZeroes, nsid, slba, blocks, bit(deallocate, wzDEAC)|bit(fua, RWFUA))
 }
 
 // SetFlush makes every write that ended before durable (Base 7.2).
@@ -123,7 +125,7 @@ func (c *Command) SLBA() uint64 { return uint64(c.CDW11.Get())<<32 | uint64(c.CD
 func (c *Command) Blocks() uint32 { return c.CDW12.Get()&0xffff + 1 }
 
 // FUA tells whether an I/O command forces unit access.
-func (c *Command) FUA() bool { return c.CDW12.Get()&rwFUA != 0 }
+func (c *Command) FUA() bool { return c.CDW12.Get()&RWFUA != 0 }
 
 // Deallocate tells whether a Write Zeroes command may deallocate.
 func (c *Command) Deallocate() bool { return c.CDW12.Get()&wzDEAC != 0 }
