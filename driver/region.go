@@ -17,7 +17,8 @@ type Region struct {
 	id   uint64
 	size int64
 	mem  []byte // the CPU's view; nil when the CPU cannot reach it
-	fd   int    // memfd or dma-buf, -1 if none
+	fd   int    // memfd, dma-buf or window, -1 if none
+	off  int64  // of the memory behind fd
 	own  *dma.Mem
 
 	// hold is generation<<32 | requests in flight. One word, so that "still
@@ -69,14 +70,26 @@ func NewFDRegion(fd int, size int64, mem []byte) *Region {
 	return r
 }
 
+// NewWindowRegion makes a region of size bytes at off behind the descriptor of a
+// device whose memory others can reach, such as a BAR (vfio.Window). The caller keeps
+// fd open until Close returned nil.
+func NewWindowRegion(fd int, off, size int64) *Region {
+	r := NewFDRegion(fd, size, nil)
+	r.off = off
+	return r
+}
+
 // ID is unique in the process and never reused.
 func (r *Region) ID() uint64 { return r.id }
 
 // Size in bytes.
 func (r *Region) Size() int64 { return r.size }
 
-// FD is the memfd or dma-buf behind the region, or -1.
+// FD is the memfd, dma-buf or device behind the region, or -1.
 func (r *Region) FD() int { return r.fd }
+
+// FDOffset is where the region begins behind FD, in bytes.
+func (r *Region) FDOffset() int64 { return r.off }
 
 // CPU is the processor's view of the memory, or nil when it cannot reach it.
 func (r *Region) CPU() []byte { return r.mem }

@@ -112,6 +112,9 @@ func Open(ctx context.Context, dev hw.Device, opts Options) (*Device, error) {
 	if opts.Watch > 0 {
 		d.work.Go(d.watch)
 	}
+	if n, ok := dev.(hw.Notifier); ok {
+		d.work.Go(func() { d.listen(n.Notices()) })
+	}
 	return d, nil
 }
 
@@ -204,15 +207,26 @@ func (d *Device) Close(ctx context.Context) error {
 		d.closing.Store(false)
 		return err
 	}
-	var err error
-	d.mu.Lock()
-	ready := d.State() == driver.StateReady
-	if ready {
-		d.setState(driver.StateClosed, nil)
-	}
-	d.mu.Unlock()
+	ready := d.leave(driver.StateClosed, nil)
 	close(d.quit)
 	d.work.Wait()
+	err := d.giveUp(ctx, ready)
+	d.events.done.Wait()
+	return err
+}
+
+// leave takes the device to a final state; ready tells whether it worked until then.
+func (d *Device) leave(final driver.State, cause error) (ready bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	ready = d.State() == driver.StateReady
+	d.setState(final, cause)
+	return ready
+}
+
+// giveUp stops a controller that was ready, gives its memory back, and closes the
+// hardware. Nothing is in flight, the state is final, and the caller holds ctl.
+func (d *Device) giveUp(ctx context.Context, ready bool) (err error) {
 	if ready {
 		powerErr := d.restorePower(ctx)
 		d.killQueues()
@@ -221,21 +235,15 @@ func (d *Device) Close(ctx context.Context) error {
 		err = errors.Join(powerErr, err)
 		if !stopped {
 			// Whatever the controller knows stays allocated and mapped.
-			d.events.done.Wait()
 			return errors.Join(err, d.hw.Close())
 		}
 		for _, q := range d.allQueues() {
 			q.abandon(base.ErrClosed) // event requests
 		}
-	} else {
-		d.mu.Lock()
-		d.setState(driver.StateClosed, nil)
-		d.mu.Unlock()
 	}
 	d.detachAll()
 	d.teardown()
 	d.freeZero()
-	d.events.done.Wait()
 	return errors.Join(err, d.hw.Close())
 }
 

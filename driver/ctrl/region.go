@@ -99,7 +99,7 @@ func (d *Device) mapRegion(r *driver.Region) (hw.Mapping, error) {
 	if mem := r.CPU(); mem != nil {
 		return d.hw.Map(mem)
 	}
-	return d.hw.MapFD(r.FD(), 0, r.Size())
+	return d.hw.MapFD(r.FD(), r.FDOffset(), r.Size())
 }
 
 // Detach implements driver.Device.

@@ -53,6 +53,8 @@ func (d *Device) gone(what string) error {
 	cause := d.cause
 	d.mu.Unlock()
 	switch s := d.State(); {
+	case s == driver.StateReady && cause != nil:
+		return base.Wrap(what, d.info.Target, cause)
 	case s == driver.StateClosed || s == driver.StateReady:
 		return base.Errorf(what, d.info.Target, base.ErrClosed, "the device is closed")
 	case s == driver.StateRemoved:

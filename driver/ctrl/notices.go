@@ -1,0 +1,78 @@
+package ctrl
+
+import (
+	"context"
+	"time"
+
+	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/driver/hw"
+	"github.com/ugds-store/ugds/internal/base"
+)
+
+// releaseLimit bounds the wait for requests in flight when the system asks for the
+// device; then they are cut off.
+const releaseLimit = 10 * time.Second
+
+// listen acts on what the system says of the device, until Close.
+func (d *Device) listen(notices <-chan hw.Notice) {
+	for {
+		select {
+		case <-d.quit:
+			return
+		case n, ok := <-notices:
+			if !ok {
+				return
+			}
+			d.notice(n)
+		}
+	}
+}
+
+func (d *Device) notice(n hw.Notice) {
+	switch n {
+	case hw.NoticeRelease:
+		d.giveBack()
+	case hw.NoticeStopped:
+		d.isolate(base.Errorf("use", d.info.Target, base.ErrIsolated, "%s", n))
+	case hw.NoticeGone:
+		d.isolate(base.Errorf("use", d.info.Target, base.ErrDeviceGone, "%s", n))
+	}
+}
+
+// giveBack ends the use of a device that the system wants: nothing new is taken, what
+// is in flight ends, the controller writes its cache and is closed, and the device is
+// removed. When this does not work the notice comes again.
+func (d *Device) giveBack() {
+	cause := base.Errorf("use", d.info.Target, base.ErrDeviceGone, "%s", hw.NoticeRelease)
+	ctx, cancel := context.WithTimeout(context.Background(), releaseLimit)
+	defer cancel()
+	if d.lockCtl(ctx, "give back") != nil {
+		return
+	}
+	defer func() { <-d.ctl }()
+	if s := d.State(); s == driver.StateClosed || s == driver.StateRemoved {
+		return
+	}
+	d.mu.Lock()
+	if d.cause == nil {
+		d.cause = cause
+	}
+	d.mu.Unlock()
+	d.closing.Store(true)
+	if d.drain(ctx) != nil {
+		d.isolate(cause)
+		d.mu.Lock()
+		stopped := d.stopped
+		d.mu.Unlock()
+		select {
+		case <-stopped:
+		case <-time.After(stopLimit):
+			d.closing.Store(false)
+			return
+		}
+	}
+	ready := d.leave(driver.StateRemoved, cause)
+	ctx, cancel = context.WithTimeout(context.Background(), stopLimit)
+	defer cancel()
+	_ = d.giveUp(ctx, ready) // the events have told that the device is gone
+}

@@ -1,0 +1,140 @@
+package ctrl_test
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/driver/ctrl"
+	"github.com/ugds-store/ugds/driver/hw"
+	"github.com/ugds-store/ugds/driver/hw/sim"
+	"github.com/ugds-store/ugds/internal/base"
+)
+
+// announced is a model whose system gives notices.
+type announced struct {
+	*sim.Sim
+	notices chan hw.Notice
+	closed  chan struct{}
+	once    sync.Once
+}
+
+func (a *announced) Notices() <-chan hw.Notice { return a.notices }
+
+func (a *announced) Close() error {
+	a.once.Do(func() { close(a.closed) })
+	return a.Sim.Close()
+}
+
+func announcedDevice(t *testing.T) (*announced, *ctrl.Device, func() []driver.State) {
+	t.Helper()
+	cfg := sim.Default(16 * base.MiB)
+	cfg.Real = true
+	a := &announced{Sim: model(t, cfg), notices: make(chan hw.Notice, 4), closed: make(chan struct{})}
+	d, err := ctrl.Open(bg(t), a, ctrl.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var states []driver.State
+	d.Subscribe(func(e driver.Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		states = append(states, e.State)
+	})
+	t.Cleanup(func() {
+		if err := d.Close(bg(t)); err != nil {
+			t.Error(err)
+		}
+	})
+	return a, d, func() []driver.State {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(states)
+	}
+}
+
+func awaitState(t *testing.T, d *ctrl.Device, want driver.State) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); d.State() != want; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("the state is %v, want %v", d.State(), want)
+		}
+	}
+}
+
+// TestReleaseNotice: when the system asks for the device, what is in flight ends well,
+// nothing new is taken, and the hardware is closed.
+func TestReleaseNotice(t *testing.T) {
+	a, d, states := announcedDevice(t)
+	r, err := driver.AllocRegion(base.MiB, "notices")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	b := driver.Batch{Reqs: []driver.Request{{Op: driver.OpWrite, Len: base.MiB, Segs: []driver.Seg{r.Seg(0, base.MiB)}}}}
+	a.Hold(true)
+	if err := d.Submit(bg(t), &b); err != nil {
+		t.Fatal(err)
+	}
+	a.notices <- hw.NoticeRelease
+	var refused error
+	for end := time.Now().Add(20 * time.Second); refused == nil && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		two := driver.Batch{Reqs: []driver.Request{{Op: driver.OpFlush}}}
+		if refused = d.Submit(bg(t), &two); refused == nil {
+			t.Cleanup(func() { _ = two.Wait(bg(t)) })
+		}
+	}
+	if !errors.Is(refused, base.ErrDeviceGone) || d.State() != driver.StateReady {
+		t.Errorf("while it is given back: %v, %v", refused, d.State())
+	}
+	a.Hold(false)
+	if err := errors.Join(b.Wait(bg(t)), b.Err()); err != nil {
+		t.Errorf("what was in flight: %v", err)
+	}
+	awaitState(t, d, driver.StateRemoved)
+	select {
+	case <-a.closed:
+	case <-time.After(20 * time.Second):
+		t.Error("the hardware is not closed")
+	}
+	if d.Incarnation() != 0 {
+		t.Errorf("incarnation %d after an orderly end", d.Incarnation())
+	}
+	if err := driver.Flush(bg(t), d); !errors.Is(err, base.ErrDeviceGone) {
+		t.Errorf("after that: %v", err)
+	}
+	if err := d.Reset(bg(t)); !errors.Is(err, base.ErrDeviceGone) {
+		t.Errorf("reset: %v", err)
+	}
+	if got := states(); !slices.Equal(got, []driver.State{driver.StateRemoved}) {
+		t.Errorf("events: %v", got)
+	}
+	if err := r.Close(); err != nil { // it was attached
+		t.Error(err)
+	}
+}
+
+// TestStoppedNotice: a device that the system has cut off is isolated, and a reset
+// brings it back; one that is gone is removed.
+func TestStoppedNotice(t *testing.T) {
+	a, d, _ := announcedDevice(t)
+	a.notices <- hw.NoticeStopped
+	awaitState(t, d, driver.StateIsolated)
+	if err := d.Reset(bg(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := driver.Flush(bg(t), d); err != nil {
+		t.Error(err)
+	}
+	a.Remove()
+	a.notices <- hw.NoticeGone
+	awaitState(t, d, driver.StateRemoved)
+	a.notices <- hw.NoticeRelease // it may come late
+	if err := driver.Flush(bg(t), d); !errors.Is(err, base.ErrDeviceGone) {
+		t.Error(err)
+	}
+}
