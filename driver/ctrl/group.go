@@ -93,23 +93,23 @@ func (g *group) PollBatch(ctx context.Context, b *driver.Batch) error {
 	d, done := g.d, ctx.Done()
 	now := time.Duration(0) // not known yet: no deadline has passed
 	for empty := 0; !b.Ended(); {
-		if d.pollQueues(*g.queues.Load(), now) > 0 {
+		n, due := d.pollQueues(*g.queues.Load(), now)
+		if n > 0 {
 			empty = 0
 			continue
 		}
-		if done != nil {
-			select {
-			case <-done:
-				return ctx.Err()
-			default:
-			}
-		}
-		if empty++; empty%lookEvery != 0 {
+		if empty++; empty < spins {
 			continue
 		}
+		d.hw.Pause(due)
 		now = d.hw.Now()
 		if d.State() != driver.StateReady && !b.Ended() {
 			return driver.WaitDone{}.PollBatch(ctx, b) // the stop ends it
+		}
+		select {
+		case <-done:
+			return ctx.Err()
+		default:
 		}
 		if empty%checkEvery == 0 {
 			d.checkAlive()
@@ -131,7 +131,9 @@ func (g *group) hybrid(ctx context.Context, b *driver.Batch) error {
 	if time.Duration(before) <= d.opts.Spin {
 		end := start + d.opts.Spin
 		for now := start; !b.Ended() && now < end; now = d.hw.Now() {
-			d.pollQueues(*g.queues.Load(), now)
+			if n, due := d.pollQueues(*g.queues.Load(), now); n == 0 {
+				d.hw.Pause(due)
+			}
 		}
 	}
 	err := driver.WaitDone{}.PollBatch(ctx, b)
@@ -139,11 +141,11 @@ func (g *group) hybrid(ctx context.Context, b *driver.Batch) error {
 	return err
 }
 
-// pollQueues reaps the queues that have commands in flight once; without a
-// completion it pauses. Commands whose deadline had passed at now, which is the time
-// or an earlier one, isolate the controller. It tells how many commands ended.
-func (d *Device) pollQueues(queues []*queue, now time.Duration) (n int) {
-	due := hw.Forever
+// pollQueues reaps the queues that have commands in flight once. Commands whose
+// deadline had passed at now, which is the time or an earlier one, isolate the
+// controller. It tells how many commands ended, and when the next deadline is.
+func (d *Device) pollQueues(queues []*queue, now time.Duration) (n int, due time.Duration) {
+	due = hw.Forever
 	for _, q := range queues {
 		if time.Duration(q.due.Load()) == hw.Forever {
 			continue // nothing is in flight
@@ -157,10 +159,7 @@ func (d *Device) pollQueues(queues []*queue, now time.Duration) (n int) {
 		due = min(due, time.Duration(q.due.Load()))
 		q.mu.Unlock()
 	}
-	if n == 0 {
-		d.hw.Pause(due)
-	}
-	return n
+	return n, due
 }
 
 // line is where submitters of a group wait for room. They get it in turns, in the

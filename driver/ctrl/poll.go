@@ -14,9 +14,10 @@ import (
 // a register read takes about a microsecond.
 const checkEvery = 1024
 
-// lookEvery is after how many of them it looks at the clock, whose reading takes
-// longer than a poll. It divides checkEvery.
-const lookEvery = 32
+// spins is how many polls without a completion a waiter makes before it looks at
+// anything else: at the clock, whose reading takes longer than a poll, the state and
+// its context. From then on it pauses after each.
+const spins = 32
 
 // serve reaps when an interrupt says so, until the vector is closed.
 func (q *queue) serve() {
@@ -36,8 +37,12 @@ func (d *Device) signalRoom() {
 	d.deep.line.signal()
 }
 
-// pollOnce reaps every queue.
-func (d *Device) pollOnce() { d.pollQueues(*d.queues.Load(), d.hw.Now()) }
+// pollOnce reaps every queue, or pauses.
+func (d *Device) pollOnce() {
+	if n, due := d.pollQueues(*d.queues.Load(), d.hw.Now()); n == 0 {
+		d.hw.Pause(due)
+	}
+}
 
 // checkAlive isolates a controller that has failed or gone.
 func (d *Device) checkAlive() {
