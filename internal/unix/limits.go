@@ -2,6 +2,7 @@ package unix
 
 import (
 	"math"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -43,4 +44,12 @@ func RaiseNofile(want uint64) (uint64, error) {
 		return l.Soft, err
 	}
 	return soft, nil
+}
+
+// ThreadCPU is the processor time that the calling thread has used so far; the
+// caller has locked its goroutine to the thread.
+func ThreadCPU() (time.Duration, error) {
+	var r unix.Rusage
+	err := unix.Getrusage(unix.RUSAGE_THREAD, &r)
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano()), err
 }
