@@ -12,6 +12,7 @@ import (
 
 	"github.com/ugds-store/ugds/tools/bench"
 	"github.com/ugds-store/ugds/tools/ctl"
+	"github.com/ugds-store/ugds/tools/gputool"
 )
 
 func benchCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
@@ -50,6 +51,7 @@ Ratios are throughput divided by throughput. docs/performance.md explains them.`
 	f.IntSliceVar(&o.Depths, "depth", []int{0}, "commands in flight of the raw ring and of fio (default: the batch)")
 	f.StringVar(&o.Sync, "durability", "relaxed", "puts and deletes are relaxed, sync or both")
 	f.BoolVar(&o.Plain, "plain", false, "values lie in plain memory, not in regions that the device reaches")
+	f.StringVar(&o.GPU, "gpu", "", "the store's values lie in the memory of `GPU`, those of its contestants do not: "+gputool.Help)
 	f.StringSliceVar(&o.Against, "against", []string{"raw", "files"}, "`CONTESTANTS`: "+strings.Join(bench.Contestants(), ", "))
 	f.Var((*sizeValue)(&o.Bytes), "bytes", "bytes of values that each process moves")
 	f.IntVar(&o.Rounds, "rounds", ctl.BenchDefaultRounds, "processes of each contestant; from 10 on the best ones are compared")

@@ -32,6 +32,7 @@ with what was counted so far; puts are durable when the command ends.`,
 	f.IntVar(&o.Limit, "limit", 0, "stop after `R` requests")
 	f.BoolVar(&o.Verify, "verify", false, "compare every byte that is read")
 	f.Float64Var(&o.Speed, "speed", 0, "keep to the timestamps, `X` times as fast; 0 does not wait")
+	gpuFlag(cmd, t)
 	f.BoolVar(&o.Sync, "sync", false, "each put returns when it is durable")
 	return cmd
 }

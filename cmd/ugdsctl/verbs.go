@@ -14,6 +14,7 @@ import (
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/meta"
 	"github.com/ugds-store/ugds/tools/ctl"
+	"github.com/ugds-store/ugds/tools/gputool"
 )
 
 // defaultWait is how long an open waits for the writes of a killed owner.
@@ -277,6 +278,13 @@ func demoFlags(cmd *cobra.Command, t *ctl.Target, o *ctl.DemoOptions) {
 	f.StringVar(&t.Dir, "store", "", "make the store in `DIR`, which is new or empty (default: a temporary directory)")
 	f.Var((*sizeValue)(&o.Size), "size", "bytes of values")
 	f.Uint64Var(&o.Seed, "seed", 1, "make keys and values from seed `N`")
+	gpuFlag(cmd, t)
+	f.Lookup("gpu").NoOptDefVal = "0"
+}
+
+// gpuFlag lets values be put from and got into GPU memory.
+func gpuFlag(cmd *cobra.Command, t *ctl.Target) {
+	cmd.Flags().StringVar(&t.GPU, "gpu", "", "values lie in the memory of `GPU`: "+gputool.Help)
 }
 
 func demoCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
@@ -286,7 +294,10 @@ func demoCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
 		Short: "put a gigabyte, open again in a new process, compare every byte",
 		Long: `demo makes a store in a temporary directory, puts values shaped like the cache
 of a language model into it, replaces and deletes some, closes it, opens it in a
-new process, compares every byte and checks the store. Then it removes it.`,
+new process, compares every byte and checks the store. Then it removes it.
+
+With --gpu the values lie in GPU memory, and it tells which way they took and
+why. Another GPU than the first is named after an equals sign: --gpu=1.`,
 		Example: `  ugdsctl demo --size 64MiB
   ugdsctl demo --size 64MiB --store demo --keep`,
 		Args: args(0, 0, "none"),

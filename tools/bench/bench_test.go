@@ -44,6 +44,7 @@ func TestEveryCase(t *testing.T) {
 				{Size: 4096, Objects: 64, Callers: 4, Batch: 1, Sync: true},
 				{Size: 5000, Objects: 60, Callers: 3, Batch: 7, Plain: true},
 				{Size: 65536, Objects: 32, Callers: 1, Batch: 32, Depth: 8},
+				{Size: 5001, Objects: 40, Callers: 2, Batch: 4, GPU: "host"},
 			} {
 				c.Subject, c.Op, c.Place, c.Seed = subject, op, place, 7
 				if !suits(subject, &c) {
@@ -55,6 +56,9 @@ func TestEveryCase(t *testing.T) {
 				}
 				if s.Seconds <= 0 || s.Ops != int64(c.Objects) || *s.P50 > *s.P99 || *s.P99 > *s.Max {
 					t.Errorf("%s, %s: %+v", subject, c.Name(), s)
+				}
+				if onGPU := c.GPU != "" && subject == Store; onGPU && op != OpDelete && op != OpExists && !strings.Contains(s.Note, "host memory, since") {
+					t.Errorf("%s, %s: the way is not told: %q", subject, c.Name(), s.Note)
 				}
 				counted := s.DeviceBytes != nil
 				if counted != (subject == Store || subject == Ring) {

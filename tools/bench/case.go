@@ -48,6 +48,7 @@ type Case struct {
 	Depth   int    `json:"depth,omitempty"` // commands in flight of Ring and Fio; 0 is the batch
 	Sync    bool   `json:"sync"`            // each put or delete returns when durable
 	Plain   bool   `json:"plain,omitempty"` // the store puts from and gets into plain memory, not a region
+	GPU     string `json:"gpu,omitempty"`   // the store's values lie on this GPU; see gputool.Open
 	Seed    uint64 `json:"seed"`
 
 	Place Place `json:"place"`
@@ -88,6 +89,8 @@ func (c *Case) check() error {
 		return bad("%d callers, 1 to %d are possible", c.Callers, MaxCallers)
 	case c.Batch < 1 || c.Batch > c.Objects:
 		return bad("%d objects a call of %d in all", c.Batch, c.Objects)
+	case c.GPU != "" && c.Plain:
+		return bad("values lie in plain memory or on a GPU, not both")
 	case c.Depth < 0 || c.Depth > MaxDepth:
 		return bad("depth %d, the limit is %d", c.Depth, MaxDepth)
 	}
@@ -108,6 +111,9 @@ func (c *Case) Name() string {
 	}
 	if c.Plain {
 		s += ", plain memory"
+	}
+	if c.GPU != "" {
+		s += ", GPU " + c.GPU
 	}
 	return s
 }

@@ -16,12 +16,20 @@ import (
 type dataset struct {
 	c        *Case
 	src, dst *driver.Region
+	gpu      *gpuData // nil unless the values lie on a GPU
 	keys     [][]byte
 }
 
 func newDataset(c *Case) (d *dataset, err error) {
 	d = &dataset{c: c}
+	if err := d.openGPU(); err != nil {
+		d.close()
+		return nil, err
+	}
 	for _, r := range []**driver.Region{&d.src, &d.dst} {
+		if *r != nil {
+			continue
+		}
 		if *r, err = driver.AllocRegion(c.payload(), "bench values"); err != nil {
 			d.close()
 			return nil, err
@@ -32,6 +40,10 @@ func newDataset(c *Case) (d *dataset, err error) {
 		d.keys = append(d.keys, objectKey(c.Seed, i))
 	}
 	d.blank()
+	if err := d.made(); err != nil {
+		d.close()
+		return nil, err
+	}
 	return d, nil
 }
 
@@ -45,6 +57,7 @@ func (d *dataset) close() {
 			_ = r.Close() // every call has returned: nothing is in flight
 		}
 	}
+	d.gpu.close()
 }
 
 // off is where object i lies in both regions.

@@ -108,6 +108,9 @@ func measure(ctx context.Context, s subject, d *dataset) (*Sample, error) {
 				d.fill(i, 2)
 			}
 		}
+		if err := d.made(); err != nil {
+			return nil, err
+		}
 	}
 	lat := make([]time.Duration, calls(c))
 	clear(lat) // its pages are touched before the clock starts
@@ -151,12 +154,15 @@ func finish(ctx context.Context, s subject, d *dataset, ids []int) error {
 	c := d.c
 	if c.Op == OpPut || c.Op == OpMixed {
 		d.blank()
+		if err := d.made(); err != nil {
+			return err
+		}
 		if err := pass(ctx, s, d, OpGet, ids, nil); err != nil {
 			return err
 		}
 	}
 	if c.Op != OpDelete && c.Op != OpExists {
-		if err := d.compare(ids); err != nil {
+		if err := errors.Join(d.fetched(), d.compare(ids)); err != nil {
 			return err
 		}
 	}

@@ -161,6 +161,7 @@ type Sweep struct {
 	Callers, Batches, Depths []int
 	Sync                     []bool
 	Plain                    bool
+	GPU                      string
 	Bytes                    int64 // of values in each case
 	MaxObjects               int
 }
@@ -177,7 +178,7 @@ func (s *Sweep) Groups() (out []Group) {
 							if sync && (op == OpGet || op == OpExists) {
 								continue
 							}
-							c := Case{Op: op, Size: size, Callers: callers, Batch: batch, Depth: depth, Sync: sync, Plain: s.Plain}
+							c := Case{Op: op, Size: size, Callers: callers, Batch: batch, Depth: depth, Sync: sync, Plain: s.Plain, GPU: s.GPU}
 							c.Objects = objectsFor(s.Bytes, &c, s.MaxObjects)
 							out = append(out, newGroup(c, s.Subjects))
 						}

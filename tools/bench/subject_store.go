@@ -20,6 +20,7 @@ type storeSubject struct {
 	s    *store.Store
 	n    *store.Namespace
 	devs []driver.Device
+	undo func() error // of the registration of GPU memory
 }
 
 func openStore(ctx context.Context, d *dataset) (_ *storeSubject, err error) {
@@ -39,7 +40,10 @@ func openStore(ctx context.Context, d *dataset) (_ *storeSubject, err error) {
 			return s, err
 		}
 	}
-	if s.s, err = store.Open(ctx, store.Options{Devices: s.devs, Meta: meta.Options{Dir: d.c.Place.storeMeta()}}); err != nil {
+	if s.s, err = store.Open(ctx, store.Options{Devices: s.devs, GPU: d.gpuOptions(), Meta: meta.Options{Dir: d.c.Place.storeMeta()}}); err != nil {
+		return s, err
+	}
+	if s.undo, err = d.gpuRegister(s.s); err != nil {
 		return s, err
 	}
 	if s.n, err = s.s.Namespace(ctx, Namespace, store.NamespaceOptions{Create: true}); err == nil && !d.c.Ready {
@@ -84,6 +88,9 @@ func (s *storeSubject) settle(ctx context.Context) error { return s.s.Flush(ctx)
 
 func (s *storeSubject) close(ctx context.Context) error {
 	var errs []error
+	if s.undo != nil {
+		errs = append(errs, s.undo())
+	}
 	if s.s != nil {
 		errs = append(errs, s.s.Close(ctx))
 	}
@@ -96,7 +103,7 @@ func (s *storeSubject) close(ctx context.Context) error {
 // count leaves out the store's own blocks, which the mover counts apart.
 func (s *storeSubject) count() counts {
 	st := s.s.Stats()
-	c := counts{hasBytes: true, hasFlushes: true, hasSyncs: true, walSyncs: st.Meta.WALSyncs}
+	c := counts{hasBytes: true, hasFlushes: true, hasSyncs: true, walSyncs: st.Meta.WALSyncs, note: gpuNote(st)}
 	for i, dev := range st.Devices {
 		c.read += dev.ReadBytes
 		c.written += dev.WriteBytes
@@ -198,6 +205,9 @@ func (w *storeCaller) get(ctx context.Context, ids []int) error {
 
 // memory is where object i lies, as the store is told.
 func (d *dataset) memory(r *driver.Region, i int) store.Range {
+	if d.gpu != nil {
+		return d.gpuRange(r, i)
+	}
 	if d.c.Plain {
 		return store.Range{Bytes: r.Bytes(d.off(i), d.c.Size)}
 	}

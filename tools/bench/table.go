@@ -39,6 +39,14 @@ func (g *GroupReport) writeTable(w io.Writer) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
+	for _, r := range g.Rows {
+		if r.Note == "" {
+			continue
+		}
+		if _, err := fmt.Fprintf(w, "  %s: %s\n", r.Subject, r.Note); err != nil {
+			return err
+		}
+	}
 	for _, q := range g.Ratio {
 		if _, err := fmt.Fprintf(w, "  %s / %s: %.2f (minima %.2f, pairs %.2f)%s\n",
 			q.Subject, q.Base, q.Value, q.OfMinima, q.OfPairs, q.goalText()); err != nil {

@@ -28,6 +28,7 @@ type BenchOptions struct {
 	Depths  []int  // commands in flight of the contestants that have a depth
 	Sync    string // "relaxed", "sync" or "both"
 	Plain   bool   // values lie in plain memory, not in regions
+	GPU     string // the store's values lie on this GPU; its contestants' do not
 	Against []string
 	Bytes   int64 // of values in each process
 	Rounds  int
@@ -176,9 +177,18 @@ func benchGroups(o *BenchOptions) ([]bench.Group, error) {
 		return nil, usage("bench", "--bytes %d: at least 1MiB", o.Bytes)
 	}
 	if len(o.Ops) == 0 {
-		return bench.SuiteGroups(o.Suite, o.Bytes, bench.FindFio() != "")
+		groups, err := bench.SuiteGroups(o.Suite, o.Bytes, bench.FindFio() != "")
+		for i := range groups {
+			if c := &groups[i].Case; o.GPU != "" {
+				c.GPU, c.Plain = o.GPU, false
+			}
+		}
+		return groups, err
 	}
-	s := bench.Sweep{Callers: o.Callers, Batches: o.Batches, Depths: o.Depths, Bytes: o.Bytes, Plain: o.Plain,
+	if o.GPU != "" && o.Plain {
+		return nil, usage("bench", "--gpu and --plain exclude each other")
+	}
+	s := bench.Sweep{Callers: o.Callers, Batches: o.Batches, Depths: o.Depths, Bytes: o.Bytes, Plain: o.Plain, GPU: o.GPU,
 		MaxObjects: bench.MaxSweepObjects}
 	known := []string{bench.OpPut, bench.OpGet, bench.OpMixed, bench.OpDelete, bench.OpExists}
 	for _, op := range o.Ops {

@@ -55,6 +55,7 @@ type Target struct {
 	Namespace string        // "" means DefaultNamespace
 	Hex       bool          // keys are given and shown in hexadecimal
 	Wait      time.Duration // for an owner that has died but whose writes still land
+	GPU       string        // values are put from and got into this GPU's memory; see gputool.Open
 }
 
 // DefaultNamespace is where keys live unless the user says otherwise.

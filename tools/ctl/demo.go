@@ -29,6 +29,7 @@ type DemoOptions struct {
 	Seed    uint64 // of keys, sizes and values
 	TempDir string // where the store is made if the target names no directory
 	Keep    bool   // leave the store for a look
+	GPU     string // of the target, for the second process
 	// Restart runs DemoVerify with these options in a new process and gives what
 	// it wrote.
 	Restart func(ctx context.Context, dir string, o DemoOptions) ([]byte, error)
@@ -43,6 +44,7 @@ type demoDoc struct {
 	Change        phase      `json:"replace_delete"`
 	CloseSeconds  float64    `json:"close_seconds"`
 	PutPaths      []pathDoc  `json:"put_paths"`
+	GPU           *gpuDoc    `json:"gpu,omitempty"`
 	Verify        *verifyDoc `json:"verify"`
 	FsckSeconds   float64    `json:"fsck_seconds"`
 	FsckFindings  int        `json:"fsck_findings"`
@@ -65,6 +67,10 @@ func demo(ctx context.Context, e *Env, t *Target, o DemoOptions) (err error) {
 	if err := demoDevices(t); err != nil {
 		return err
 	}
+	if g, err := t.openGPU(); err != nil || closeGPU(g) != nil { // before anything is made
+		return err
+	}
+	o.GPU = t.GPU
 	there := existing(t.Dir)
 	dir, err := demoDir(t, o)
 	if err != nil {
@@ -78,7 +84,7 @@ func demo(ctx context.Context, e *Env, t *Target, o DemoOptions) (err error) {
 	}()
 	begin := time.Now()
 	doc.header, doc.Seed, doc.Store = head("demo", nil), o.Seed, dir
-	at := &Target{Dir: dir, Namespace: t.Namespace, Wait: t.Wait}
+	at := &Target{Dir: dir, Namespace: t.Namespace, Wait: t.Wait, GPU: t.GPU}
 	for _, step := range []func() error{
 		func() error { return demoFormat(ctx, e, at, t.Devices, o, &doc) },
 		func() error { return demoLoad(ctx, e, at, o, &doc) },
@@ -216,7 +222,7 @@ func demoLoad(ctx context.Context, e *Env, t *Target, o DemoOptions, doc *demoDo
 		bar := e.progress("put", w.bytes)
 		doc.Put, doc.Change, err = w.load(ctx, s, n, bar)
 		bar.Done()
-		doc.PutPaths = docPaths(s.Stats().Paths)
+		doc.PutPaths, doc.GPU = docPaths(s.Stats().Paths), s.gpuDoc()
 		closing = time.Now()
 		return err
 	})
@@ -278,6 +284,7 @@ func demoText(e *Env, d *demoDoc, o DemoOptions) error {
 			rows = append(rows, row("", "%s", why))
 		}
 	}
+	rows = append(rows, d.GPU.rows(v.GPU)...)
 	for _, p := range append(d.PutPaths, v.Paths...) {
 		rows = append(rows, row("path", "%s", pathText(p)))
 	}
@@ -299,5 +306,9 @@ func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
 // VerifyArgs are the arguments of the hidden command that runs DemoVerify.
 func (o *DemoOptions) VerifyArgs(dir string) []string {
-	return []string{"demo-verify", "--store", dir, "--size", strconv.FormatInt(o.Size, 10), "--seed", strconv.FormatUint(o.Seed, 10)}
+	args := []string{"demo-verify", "--store", dir, "--size", strconv.FormatInt(o.Size, 10), "--seed", strconv.FormatUint(o.Seed, 10)}
+	if o.GPU != "" {
+		args = append(args, "--gpu="+o.GPU)
+	}
+	return args
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/store"
 )
 
@@ -29,41 +28,32 @@ func (p *phase) done(since time.Time) {
 	p.MBPerS = float64(p.Bytes) / 1e6 / max(p.Seconds, 1e-9)
 }
 
-// demoBuffers are regions that devices read and write directly.
-type demoBuffers struct {
-	regions []*driver.Region
-	devs    []driver.Device
-}
+// demoBuffers are what the batches are put from and got into.
+type demoBuffers struct{ slots []*valueMemory }
 
-func newDemoBuffers(devs []driver.Device) (*demoBuffers, error) {
-	b := &demoBuffers{devs: devs}
+func newDemoBuffers(s *session) (*demoBuffers, error) {
+	b := &demoBuffers{}
 	for range demoSlots {
-		r, err := driver.AllocRegion(demoBatch*demoMaxValue, "demo")
+		m, err := newValueMemory(s, demoBatch*demoMaxValue, "demo")
 		if err != nil {
 			b.close()
 			return nil, err
 		}
-		b.regions = append(b.regions, r)
-		for _, d := range devs {
-			if err := d.Attach(r); err != nil {
-				b.close()
-				return nil, err
-			}
-		}
+		b.slots = append(b.slots, m)
 	}
 	return b, nil
 }
 
 func (b *demoBuffers) close() {
-	for _, r := range b.regions {
-		_ = r.Close() // nothing is in flight: every call has returned
+	for _, m := range b.slots {
+		m.close()
 	}
 }
 
 // load puts every block in batches, the next batch being made while one is
 // written, then replaces and deletes some.
 func (w *demoWork) load(ctx context.Context, s *session, n *store.Namespace, bar Bar) (put, change phase, err error) {
-	bufs, err := newDemoBuffers(s.devs)
+	bufs, err := newDemoBuffers(s)
 	if err != nil {
 		return put, change, err
 	}
@@ -108,12 +98,13 @@ func (w *demoWork) load(ctx context.Context, s *session, n *store.Namespace, bar
 // putAll writes the blocks with these indices.
 func (w *demoWork) putAll(ctx context.Context, n *store.Namespace, bufs *demoBuffers, which []int, o store.PutOptions, bar Bar, p *phase) error {
 	type batch struct {
-		items  []store.PutItem
-		region *driver.Region
+		items []store.PutItem
+		mem   *valueMemory
+		err   error
 	}
-	free := make(chan *driver.Region, demoSlots)
-	for _, r := range bufs.regions {
-		free <- r
+	free := make(chan *valueMemory, demoSlots)
+	for _, m := range bufs.slots {
+		free <- m
 	}
 	full := make(chan batch)
 	stop := make(chan struct{})
@@ -122,13 +113,14 @@ func (w *demoWork) putAll(ctx context.Context, n *store.Namespace, bufs *demoBuf
 		for len(which) > 0 {
 			take := which[:min(len(which), demoBatch)]
 			which = which[len(take):]
-			b := batch{region: <-free}
+			b := batch{mem: <-free}
 			for i, at := range take {
 				blk, off := &w.blocks[at], int64(i)*demoMaxValue
-				w.fill(blk, b.region.Bytes(off, int64(blk.size)))
+				w.fill(blk, b.mem.bytes(off, int64(blk.size)))
 				b.items = append(b.items, store.PutItem{Key: blk.key, PutOptions: o,
-					Value: store.InRegion(b.region, off, int64(blk.size))})
+					Value: b.mem.at(off, int64(blk.size))})
 			}
+			b.err = b.mem.filled(int64(len(take)) * demoMaxValue)
 			select {
 			case full <- b:
 			case <-stop:
@@ -139,13 +131,15 @@ func (w *demoWork) putAll(ctx context.Context, n *store.Namespace, bufs *demoBuf
 	var err error
 	for b := range full {
 		if err == nil {
-			n.PutBatch(ctx, b.items)
-			err = p.count(b.items, bar)
+			if err = b.err; err == nil {
+				n.PutBatch(ctx, b.items)
+				err = p.count(b.items, bar)
+			}
 			if err != nil {
 				close(stop)
 			}
 		}
-		free <- b.region
+		free <- b.mem
 	}
 	return err
 }

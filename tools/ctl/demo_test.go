@@ -20,6 +20,10 @@ const smallDemo = 48 * base.MiB
 // runDemo runs the demo with its second half in this process; between the
 // halves it calls tamper.
 func runDemo(t *testing.T, tamper func(dir string)) (string, error) {
+	return runDemoOn(t, "", tamper)
+}
+
+func runDemoOn(t *testing.T, gpu string, tamper func(dir string)) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
 	e := &Env{Stdout: &out, Stderr: io.Discard}
@@ -29,10 +33,10 @@ func runDemo(t *testing.T, tamper func(dir string)) (string, error) {
 			tamper(dir)
 		}
 		var doc bytes.Buffer
-		err := DemoVerify(ctx, &Env{Stdout: &doc, Stderr: io.Discard}, &Target{Dir: dir}, o)
+		err := DemoVerify(ctx, &Env{Stdout: &doc, Stderr: io.Discard}, &Target{Dir: dir, GPU: o.GPU}, o)
 		return doc.Bytes(), err
 	}
-	err := Demo(t.Context(), e, &Target{}, o)
+	err := Demo(t.Context(), e, &Target{GPU: gpu}, o)
 	if left, _ := os.ReadDir(o.TempDir); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}

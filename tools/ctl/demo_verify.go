@@ -30,7 +30,7 @@ func DemoVerify(ctx context.Context, e *Env, t *Target, o DemoOptions) error {
 		if err := w.verify(ctx, s, n, bar, &doc); err != nil {
 			return err
 		}
-		doc.Paths, doc.Devices = docPaths(s.Stats().Paths), docDevices(s.devs)
+		doc.Paths, doc.Devices, doc.GPU = docPaths(s.Stats().Paths), docDevices(s.devs), s.gpuDoc()
 		return nil
 	})
 	doc.header = head("demo-verify", err)
@@ -44,6 +44,7 @@ type verifyDoc struct {
 	Get         phase       `json:"get"`
 	Absent      int         `json:"absent"` // deleted keys that are not found
 	Paths       []pathDoc   `json:"paths"`
+	GPU         *gpuDoc     `json:"gpu,omitempty"`
 	Devices     []deviceDoc `json:"devices"`
 }
 
@@ -54,7 +55,7 @@ func (w *demoWork) verify(ctx context.Context, s *session, n *store.Namespace, b
 	}
 	doc.Lookup.done(begin)
 
-	bufs, err := newDemoBuffers(s.devs)
+	bufs, err := newDemoBuffers(s)
 	if err != nil {
 		return err
 	}
@@ -111,11 +112,11 @@ func (w *demoWork) getAll(ctx context.Context, n *store.Namespace, bufs *demoBuf
 	type batch struct {
 		blocks []*demoBlock
 		items  []store.GetItem
-		region *driver.Region
+		mem    *valueMemory
 	}
-	free := make(chan *driver.Region, demoSlots)
-	for _, r := range bufs.regions {
-		free <- r
+	free := make(chan *valueMemory, demoSlots)
+	for _, m := range bufs.slots {
+		free <- m
 	}
 	full := make(chan batch)
 	stop := make(chan struct{})
@@ -136,12 +137,12 @@ func (w *demoWork) getAll(ctx context.Context, n *store.Namespace, bufs *demoBuf
 			if w.blocks[i].deleted {
 				continue
 			}
-			if b.region == nil {
-				b.region = <-free
+			if b.mem == nil {
+				b.mem = <-free
 			}
 			off := int64(len(b.items)) * demoMaxValue
 			b.blocks = append(b.blocks, &w.blocks[i])
-			b.items = append(b.items, store.GetItem{Key: w.blocks[i].key, Dst: store.InRegion(b.region, off, demoMaxValue)})
+			b.items = append(b.items, store.GetItem{Key: w.blocks[i].key, Dst: b.mem.at(off, demoMaxValue)})
 			if len(b.items) == demoBatch && !send() {
 				return
 			}
@@ -153,16 +154,19 @@ func (w *demoWork) getAll(ctx context.Context, n *store.Namespace, bufs *demoBuf
 	var err error
 	for b := range full {
 		if err == nil {
-			if err = w.compare(b.blocks, b.items, b.region, bar, p); err != nil {
+			if err = w.compare(b.blocks, b.items, b.mem, bar, p); err != nil {
 				close(stop)
 			}
 		}
-		free <- b.region
+		free <- b.mem
 	}
 	return err
 }
 
-func (w *demoWork) compare(blocks []*demoBlock, items []store.GetItem, region *driver.Region, bar Bar, p *phase) error {
+func (w *demoWork) compare(blocks []*demoBlock, items []store.GetItem, mem *valueMemory, bar Bar, p *phase) error {
+	if err := mem.got(int64(len(items)) * demoMaxValue); err != nil {
+		return err
+	}
 	for i := range items {
 		b, it := blocks[i], &items[i]
 		if it.Err != nil {
@@ -171,7 +175,7 @@ func (w *demoWork) compare(blocks []*demoBlock, items []store.GetItem, region *d
 		if it.N != int64(b.size) {
 			return base.Errorf("verify", string(b.key), base.ErrCorrupt, "%d bytes, want %d", it.N, b.size)
 		}
-		if at := w.firstDifference(b, region.Bytes(int64(i)*demoMaxValue, it.N)); at >= 0 {
+		if at := w.firstDifference(b, mem.bytes(int64(i)*demoMaxValue, it.N)); at >= 0 {
 			return base.Errorf("verify", string(b.key), base.ErrCorrupt, "byte %d of %d is not what was put", at, it.N)
 		}
 		p.Objects++

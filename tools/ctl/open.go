@@ -12,6 +12,7 @@ import (
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/meta"
 	"github.com/ugds-store/ugds/store"
+	"github.com/ugds-store/ugds/tools/gputool"
 )
 
 // closeTimeout bounds the orderly end of a store: everything in flight has its
@@ -84,6 +85,7 @@ func closeDevices(devs []driver.Device) error {
 type session struct {
 	*store.Store
 	devs []driver.Device
+	gpu  *gputool.GPU // nil unless the target names one
 }
 
 func (e *Env) open(ctx context.Context, verb string, t *Target, readOnly bool) (*session, error) {
@@ -91,18 +93,22 @@ func (e *Env) open(ctx context.Context, verb string, t *Target, readOnly bool) (
 	if err != nil {
 		return nil, err
 	}
-	devs, err := e.openDevices(ctx, t, p, readOnly)
+	g, err := t.openGPU()
 	if err != nil {
 		return nil, err
 	}
+	devs, err := e.openDevices(ctx, t, p, readOnly)
+	if err != nil {
+		return nil, errors.Join(err, closeGPU(g))
+	}
 	s, err := store.Open(ctx, store.Options{
-		Devices: devs, ReadOnly: readOnly, Discard: p.discard,
+		Devices: devs, ReadOnly: readOnly, Discard: p.discard, GPU: gpuOptions(g),
 		Meta: meta.Options{Dir: p.meta, ReadOnly: readOnly},
 	})
 	if err != nil {
-		return nil, errors.Join(err, closeDevices(devs))
+		return nil, errors.Join(err, closeDevices(devs), closeGPU(g))
 	}
-	return &session{s, devs}, nil
+	return &session{s, devs, g}, nil
 }
 
 // close ends the store, then its devices, whatever became of the caller's
@@ -110,7 +116,7 @@ func (e *Env) open(ctx context.Context, verb string, t *Target, readOnly bool) (
 func (s *session) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	return errors.Join(s.Close(ctx), closeDevices(s.devs))
+	return errors.Join(s.Close(ctx), closeDevices(s.devs), closeGPU(s.gpu))
 }
 
 // with opens the store for one verb and closes it.

@@ -42,6 +42,7 @@ type replayDoc struct {
 	BytesGot   int64   `json:"bytes_got"`
 	Verified   int64   `json:"verified"` // hits whose every byte was compared
 	Seconds    float64 `json:"seconds"`  // the last flush included
+	GPU        *gpuDoc `json:"gpu,omitempty"`
 	Latency    struct {
 		Request *latencyDoc `json:"request,omitempty"`
 		Get     *latencyDoc `json:"get,omitempty"`
@@ -124,14 +125,14 @@ type replay struct {
 // run works through the trace. Store calls do not end with ctx: a request is
 // finished, then the replay stops.
 func (p *replay) run(ctx context.Context, t *trace) (err error) {
-	p.blocks.init(p.o.BlockBytes, p.s.devs)
+	p.blocks.init(p.o.BlockBytes, p.s)
 	defer p.blocks.close()
 	begin := time.Now()
 	defer func() {
 		if ferr := p.s.Flush(context.WithoutCancel(ctx)); err == nil {
 			err = ferr
 		}
-		p.doc.Seconds = time.Since(begin).Seconds()
+		p.doc.Seconds, p.doc.GPU = time.Since(begin).Seconds(), p.s.gpuDoc()
 	}()
 	clock := pace{speed: p.o.Speed, begin: begin}
 	for p.o.Limit == 0 || p.doc.Requests < int64(p.o.Limit) {
@@ -205,6 +206,7 @@ func (p *replay) report(e *Env, err error) error {
 		row("puts", "%d, %s written", d.Puts, base.FormatBytes(d.BytesPut)),
 		row("time", "%.2f s, %.0f references a second", d.Seconds, float64(d.References)/max(d.Seconds, 1e-9)),
 	}
+	rows = append(rows, d.GPU.rows()...)
 	for _, l := range []struct {
 		name string
 		doc  *latencyDoc

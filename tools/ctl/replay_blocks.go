@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/store"
 )
@@ -19,18 +18,16 @@ const replayMemory = 256 * base.MiB
 
 // replayBlocks is the memory that blocks are put from and read into.
 type replayBlocks struct {
-	size   int64 // of a block
-	devs   []driver.Device
-	region *driver.Region
+	size int64 // of a block
+	s    *session
+	mem  *valueMemory
 }
 
-func (b *replayBlocks) init(size int64, devs []driver.Device) { b.size, b.devs = size, devs }
+func (b *replayBlocks) init(size int64, s *session) { b.size, b.s = size, s }
 
 func (b *replayBlocks) close() {
-	if b.region != nil {
-		_ = b.region.Close() // every call has returned: nothing is in flight
-		b.region = nil
-	}
+	b.mem.close()
+	b.mem = nil
 }
 
 func (b *replayBlocks) stride() int64 { return base.AlignUp(b.size, base.StoreBlock) }
@@ -39,33 +36,21 @@ func (b *replayBlocks) stride() int64 { return base.AlignUp(b.size, base.StoreBl
 func (b *replayBlocks) most() int { return int(max(replayMemory/b.stride(), 1)) }
 
 // room makes sure that n blocks fit.
-func (b *replayBlocks) room(n int) error {
+func (b *replayBlocks) room(n int) (err error) {
 	need := int64(n) * b.stride()
-	if b.region != nil && b.region.Size() >= need {
+	if b.mem != nil && b.mem.size() >= need {
 		return nil
 	}
-	if b.region != nil {
-		need = min(max(need, 2*b.region.Size()), int64(b.most())*b.stride())
+	if b.mem != nil {
+		need = min(max(need, 2*b.mem.size()), int64(b.most())*b.stride())
 	}
 	b.close()
-	r, err := driver.AllocRegion(need, "replay")
-	if err != nil {
-		return err
-	}
-	b.region = r
-	for _, d := range b.devs {
-		if err := d.Attach(r); err != nil {
-			return err
-		}
-	}
-	return nil
+	b.mem, err = newValueMemory(b.s, need, "replay")
+	return err
 }
 
-func (b *replayBlocks) at(i int) store.Buffers {
-	return store.InRegion(b.region, int64(i)*b.stride(), b.size)
-}
-
-func (b *replayBlocks) bytes(i int) []byte { return b.region.Bytes(int64(i)*b.stride(), b.size) }
+func (b *replayBlocks) at(i int) store.Buffers { return b.mem.at(int64(i)*b.stride(), b.size) }
+func (b *replayBlocks) bytes(i int) []byte     { return b.mem.bytes(int64(i)*b.stride(), b.size) }
 
 // blockKey is the key of a block of a trace.
 func blockKey(id uint64) []byte { return strconv.AppendUint([]byte("trace/"), id, 10) }
@@ -166,6 +151,11 @@ func (p *replay) getAll(ctx context.Context, ids []uint64) (gone []uint64, err e
 		begin := time.Now()
 		p.n.GetBatch(ctx, items)
 		p.get.add(time.Since(begin))
+		if p.o.Verify {
+			if err := p.blocks.mem.got(int64(len(now)) * p.blocks.stride()); err != nil {
+				return nil, err
+			}
+		}
 		for i := range items {
 			it := &items[i]
 			if errors.Is(it.Err, store.ErrNotFound) {
@@ -218,6 +208,9 @@ func (p *replay) putAll(ctx context.Context, ids []uint64) error {
 		for i, id := range now {
 			fillBlock(id, p.blocks.bytes(i))
 			items[i] = store.PutItem{Key: blockKey(id), Value: p.blocks.at(i), PutOptions: o}
+		}
+		if err := p.blocks.mem.filled(int64(len(now)) * p.blocks.stride()); err != nil {
+			return err
 		}
 		begin := time.Now()
 		p.n.PutBatch(ctx, items)
