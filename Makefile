@@ -76,7 +76,7 @@ lab-full:
 
 ## soak: the long forms, for a night; each run has seeds of its own
 soak:
-	$(GOTEST) -v -timeout 12h ./store/crashtest -full -soak 8h -seed $$(date +%s)
+	$(GOTEST) -v -timeout 12h ./store/crashtest -full -soak 5h -seed $$(date +%s)
 	$(GOTEST) -v -timeout 2h ./driver/file -run Kill -kill-rounds 200
 	$(GOTEST) -v -timeout 4h ./store -long -register 1h
 	$(GOTEST) -v -timeout 2h ./meta -long

@@ -18,6 +18,7 @@ import (
 type savedImage struct {
 	meta  *metatest.FS
 	disks []savedDisk
+	facts facts
 }
 
 type savedDisk struct {
@@ -42,7 +43,7 @@ type diskFile struct {
 
 // save keeps the log of a world and, if there is one, the failing image. The
 // answer is the folder.
-func (w *world) save(root string, sh *shot, im *image, text string) (string, error) {
+func (w *world) save(root string, sh *shot, im *savedImage, text string) (string, error) {
 	name := fmt.Sprintf("seed-%d", w.set.Seed)
 	if sh != nil {
 		name += fmt.Sprintf("-index-%d", sh.step)
@@ -66,10 +67,10 @@ func (w *world) save(root string, sh *shot, im *image, text string) (string, err
 	if err := saveJSON(filepath.Join(dir, factsFile), im.facts); err != nil {
 		return "", err
 	}
-	if err := saveDisks(filepath.Join(dir, disksFile), im.saved.disks); err != nil {
+	if err := saveDisks(filepath.Join(dir, disksFile), im.disks); err != nil {
 		return "", err
 	}
-	return dir, copyTree(im.saved.meta, metaDir, filepath.Join(dir, metaFolder))
+	return dir, copyTree(im.meta, metaDir, filepath.Join(dir, metaFolder))
 }
 
 func (w *world) saveLog(path string, sh *shot, text string) error {
@@ -241,10 +242,13 @@ func Replay(ctx context.Context, dir string) (violations []string, err error) {
 		for lba, b := range d.Blocks {
 			m.set(lba, b)
 		}
-		im.disks = append(im.disks, startDisk(im.lab, d.Opts, m, m.clone(), nil, nil))
+		disk, err := loadDevice(im.lab, d.Opts, m)
+		if err != nil {
+			return nil, err
+		}
+		im.disks = append(im.disks, disk)
 	}
 	im.meta = im.meta.Clone(rand.New(rand.NewPCG(0, 0)), 100)
-	defer im.close()
 	_, violations = im.verify(ctx, h, im.facts)
-	return violations, nil
+	return append(violations, im.close()...), nil
 }

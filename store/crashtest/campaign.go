@@ -35,12 +35,13 @@ type Result struct {
 	Ops            int
 	Differ         int // images other than "all landed"
 	ByCut          [4]int
-	PowerCuts      int // disks that lost power under a living process
-	MetaDeaths     int // metadata disks that died under a living process
-	FewestOps      int // of a workload
-	Checked        int // images that fsck looked at
-	Again          int // images opened a second time
-	Churned        int // images written to after they were opened
+	ByDisks        [4]int // cuts of pools of so many disks
+	PowerCuts      int    // disks that lost power under a living process
+	MetaDeaths     int    // metadata disks that died under a living process
+	FewestOps      int    // of a workload
+	Checked        int    // images that fsck looked at
+	Again          int    // images opened a second time
+	Churned        int    // images written to after they were opened
 	ByState        [NumStates]int
 	Unresolved     []int // of each image
 	Outcome        Outcome
@@ -108,7 +109,10 @@ func (c *campaign) workload(ctx context.Context, seed uint64) {
 	if c.cfg.Tune != nil {
 		c.cfg.Tune(&set)
 	}
-	w := newWorld(set)
+	w, err := newWorld(set)
+	if err != nil {
+		panic("crashtest: " + err.Error()) // a setup that cannot be
+	}
 	c.live(ctx, w)
 	for life := 2; life <= set.Lives && len(w.faults) == 0 && !c.enough(); life++ {
 		if w = c.goOn(ctx, w, life); w == nil {
@@ -181,11 +185,11 @@ func (c *campaign) live(ctx context.Context, w *world) {
 // check opens one cut and counts it.
 func (c *campaign) check(ctx context.Context, w *world, sh *shot, i int) {
 	im := sh.draw(w.set.Seed, i)
-	defer im.close()
 	if w.set.NoLock {
 		im.facts.Extra = extraChurn
 	}
 	_, violations := im.verify(ctx, w.hist, im.facts)
+	violations = append(violations, im.close()...)
 	c.mu.Lock()
 	r := &c.res
 	r.Cuts++
@@ -193,6 +197,7 @@ func (c *campaign) check(ctx context.Context, w *world, sh *shot, i int) {
 		r.Points++
 	}
 	r.ByCut[im.cut]++
+	r.ByDisks[len(im.disks)]++
 	r.Checked += im.checked
 	r.Again += im.again
 	r.Churned += im.churned
@@ -232,7 +237,12 @@ func (c *campaign) violation(w *world, sh *shot, i int, im *image, text string) 
 	if !first || c.cfg.Artifacts == "" {
 		return
 	}
-	dir, err := w.save(c.cfg.Artifacts, sh, im, text)
+	var saved *savedImage
+	if im != nil {
+		saved = sh.saved(w.set.Seed, i)
+		saved.facts = im.facts
+	}
+	dir, err := w.save(c.cfg.Artifacts, sh, saved, text)
 	if err != nil {
 		c.cfg.Log("the image could not be kept: %v", err)
 		return

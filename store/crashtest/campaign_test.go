@@ -31,29 +31,35 @@ func firstSeed() uint64 {
 	return 1
 }
 
-// cuts is how many cuts a run checks.
-func cuts() int {
+// cuts is how many cuts a run checks, of which full are the full number.
+func cuts(full int) int {
 	switch {
 	case *flagCuts > 0:
 		return *flagCuts
 	case *flagFull && !raceEnabled:
-		return WantCuts
+		return full
 	case raceEnabled:
-		return WantRaceCuts
+		return full * WantRaceCuts / WantCuts
 	}
-	return 1000
+	return full / 20
 }
 
 // TestCampaign cuts power at writes of random workloads and compares what comes
 // back with what was promised.
-func TestCampaign(t *testing.T) {
+func TestCampaign(t *testing.T) { campaignTest(t, WantCuts, nil) }
+
+// TestControllers is the campaign on pools of one to three controller models of
+// different shapes behind the NVMe driver, with the models' own volatile cache.
+func TestControllers(t *testing.T) { campaignTest(t, WantControllerCuts, UseControllers) }
+
+func campaignTest(t *testing.T, full int, tune func(*Setup)) {
 	only, err := StatesNamed(*flagStates)
 	if err != nil {
 		t.Fatal(err)
 	}
 	start := time.Now()
 	for seed := firstSeed(); ; {
-		r := Run(context.Background(), Config{Seed: seed, Cuts: cuts(), Only: only, Artifacts: artifacts, Log: t.Logf})
+		r := Run(context.Background(), Config{Seed: seed, Cuts: cuts(full), Only: only, Tune: tune, Artifacts: artifacts, Log: t.Logf})
 		var b strings.Builder
 		if err := r.Print(&b); err != nil {
 			t.Fatal(err)
@@ -63,7 +69,7 @@ func TestCampaign(t *testing.T) {
 			t.Errorf("VIOLATION %s", v)
 		}
 		if *flagFull && !raceEnabled && *flagCuts == 0 && only == 0 {
-			for _, m := range r.Missing() {
+			for _, m := range r.Missing(full) {
 				t.Errorf("not reached: %s", m)
 			}
 		}
@@ -104,21 +110,26 @@ func TestReplay(t *testing.T) {
 // TestReplayFindsTheSame keeps an image, spoils one byte of a value in it, and
 // replays it: the whole way from a violation to its replay works.
 func TestReplayFindsTheSame(t *testing.T) {
+	t.Run("disks", func(t *testing.T) { testReplay(t, func(*Setup) {}) })
+	t.Run("controllers", func(t *testing.T) { testReplay(t, UseControllers) })
+}
+
+func testReplay(t *testing.T, tune func(*Setup)) {
 	set := NewSetup(3)
+	tune(&set)
 	set.Incidents, set.Reformat = nil, false
-	w := newWorld(set)
+	w, err := newWorld(set)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := w.run(context.Background()); err != nil || len(w.faults) > 0 {
 		t.Fatal(err, w.faults)
 	}
 	sh := w.shots[len(w.shots)-1]
-	im := sh.draw(set.Seed, 0)
-	defer im.close()
-	im.facts.Extra = extraNone
-	if _, v := im.verify(context.Background(), w.hist, im.facts); len(v) > 0 {
-		t.Fatal(v)
-	}
+	saved := sh.saved(set.Seed, 0)
+	saved.facts.Extra = extraNone
 	replay := func() []string {
-		dir, err := w.save(t.TempDir(), sh, im, "a test")
+		dir, err := w.save(t.TempDir(), sh, saved, "a test")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +146,7 @@ func TestReplayFindsTheSame(t *testing.T) {
 		t.Fatalf("a good image: %v", v)
 	}
 	spoiled := 0
-	for _, d := range im.saved.disks {
+	for _, d := range saved.disks {
 		for lba := range d.opts.Capacity / d.opts.BlockSize {
 			if b := d.content.get(lba); valueID(b) != 0 {
 				d.content.set(lba, b[:100]+string(b[100]^1)+b[101:])

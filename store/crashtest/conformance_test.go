@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
+	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/driver/drivertest"
 )
 
@@ -21,4 +23,24 @@ func TestConformance(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestControllerConformance: and so is a controller as the laboratory has it.
+func TestControllerConformance(t *testing.T) {
+	drivertest.Run(t, func(t *testing.T) drivertest.Harness {
+		d, err := newController(new(Lab), DiskOptions{Capacity: drivertest.MinCapacity, Depth: 64,
+			Pace: Pace{Pause: time.Microsecond}, Controller: &Controller{MDTS: 5, Entries: 256, Queues: 2}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			for _, f := range closeAll(context.Background(), []device{d}) {
+				t.Error(f)
+			}
+		})
+		rng := rand.New(rand.NewPCG(1, 2))
+		return drivertest.Harness{Dev: d, Hold: d.model.Hold,
+			Fail:    func(op driver.Op) { d.lab.Locked(func() { d.failNext(op) }) },
+			Isolate: func() { d.lab.Locked(func() { d.loseContact(rng) }) }}
+	})
 }

@@ -31,6 +31,9 @@ type DiskOptions struct {
 	// Pace is how the disk spends time; the zero value is a fast disk that
 	// reorders.
 	Pace Pace
+	// Controller, if not nil, makes it a model of an NVMe controller behind the
+	// real driver, instead of a Disk.
+	Controller *Controller
 }
 
 func (o *DiskOptions) defaults() {
@@ -273,6 +276,12 @@ func (d *Disk) submitOne(ctx context.Context, c *command) {
 			c.end(0, stateError(c.req.Op.String(), d.info.Target, st))
 			return
 		}
+		if c.batch.Canceled() {
+			d.stats.Errors++
+			d.lab.mu.Unlock()
+			c.end(0, c.batch.NotSent(c.req.Op, d.info.Target))
+			return
+		}
 		full := len(d.queue) >= d.opts.Depth ||
 			len(d.queue) > 0 && d.bytes+payload(c.req) > driver.MaxBytesInFlight
 		if d.opts.NoLock && len(d.late) > 0 && c.req.Op == driver.OpWrite && d.rng.IntN(6) == 0 {
@@ -294,6 +303,7 @@ func (d *Disk) submitOne(ctx context.Context, c *command) {
 		d.lab.mu.Unlock()
 		select {
 		case <-room:
+		case <-c.batch.CancelC():
 		case <-ctx.Done():
 			d.count(func(s *driver.Stats) { s.Errors++ })
 			c.end(0, base.Errorf(c.req.Op.String(), d.info.Target, base.ErrTimeout, "no room in the queue: %w", ctx.Err()))

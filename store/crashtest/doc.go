@@ -9,6 +9,9 @@
 // docs/architecture.md). docs/testing.md tells how to run it and how to replay
 // a failure.
 //
+// The disks are Disk, a model of this package, or models of NVMe controllers behind
+// the NVMe driver; newDevice makes either.
+//
 // What each cut may lose:
 //
 //	cut          device cache   commands in flight   metadata unsynced   process

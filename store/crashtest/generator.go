@@ -29,6 +29,8 @@ type Setup struct {
 	MaxShots  int
 	Reformat  bool // at the end of each life
 	NoLock    bool // see DiskOptions; every image is then written to
+	// Controllers are the shapes of the disks, if they are controllers.
+	Controllers []Controller
 }
 
 // IncidentKind is what happens to a living process.

@@ -43,7 +43,7 @@ type Step struct {
 type Lab struct {
 	mu    sync.Mutex
 	index int64
-	disks []*Disk
+	disks []device
 	hook  func(Step)
 	label func(payload string) uint64
 	trace *Trace

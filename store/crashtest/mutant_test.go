@@ -20,17 +20,25 @@ import (
 // that is switched off.
 const mutantCuts = 2000
 
-var flagMutant = flag.Int("mutant", 0, "switch this safeguard off in TestMutant")
+var (
+	flagMutant      = flag.Int("mutant", 0, "switch this safeguard off in TestMutant")
+	flagControllers = flag.Bool("controllers", false, "and let TestMutant run on controller models")
+)
 
 // TestMutants switches the safeguards off one by one. Each must be found by the
 // generator and the seeds of the main campaign. Each runs in a process of its
 // own, since a store without its safeguards may also panic: its allocator
 // refuses to free a slot twice. That counts as found.
-func TestMutants(t *testing.T) {
+func TestMutants(t *testing.T) { testMutants(t, false) }
+
+// TestMutantsOnControllers does the same on controller models.
+func TestMutantsOnControllers(t *testing.T) { testMutants(t, true) }
+
+func testMutants(t *testing.T, controllers bool) {
 	for m := mutant.None + 1; m < mutant.End; m++ {
 		t.Run(m.String(), func(t *testing.T) {
 			start := time.Now()
-			cmd := exec.Command(os.Args[0], "-test.run=^TestMutant$", "-test.v",
+			cmd := exec.Command(os.Args[0], "-test.run=^TestMutant$", "-test.v", fmt.Sprintf("-controllers=%v", controllers),
 				fmt.Sprintf("-mutant=%d", m), fmt.Sprintf("-seed=%d", firstSeed()))
 			out, err := cmd.CombinedOutput()
 			at, how := verdict(string(out))
@@ -81,7 +89,11 @@ func TestMutant(t *testing.T) {
 		return
 	}
 	mutant.Set(mutant.ID(*flagMutant))
-	r := Run(context.Background(), Config{Seed: firstSeed(), Cuts: mutantCuts,
+	var tune func(*Setup)
+	if *flagControllers {
+		tune = UseControllers
+	}
+	r := Run(context.Background(), Config{Seed: firstSeed(), Cuts: mutantCuts, Tune: tune,
 		OnLife: func(cuts int) { fmt.Printf("MUTANT cuts %d\n", cuts) }})
 	if len(r.Violations) == 0 {
 		fmt.Printf("MUTANT missed in %d\n", r.Cuts)

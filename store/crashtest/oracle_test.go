@@ -109,7 +109,10 @@ func TestOracleMutants(t *testing.T) {
 	ctx := context.Background()
 	set := NewSetup(5)
 	set.Incidents, set.Reformat = nil, false
-	w := newWorld(set)
+	w, err := newWorld(set)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := w.run(ctx); err != nil || len(w.faults) > 0 {
 		t.Fatal(err, w.faults)
 	}
@@ -209,7 +212,10 @@ func TestForgedOverlap(t *testing.T) {
 	for name, shift := range map[string]int64{"same extents": 0, "one block further": 1} {
 		set := NewSetup(1)
 		set.Incidents, set.MaxShots = nil, 0
-		w := newWorld(set)
+		w, err := newWorld(set)
+		if err != nil {
+			t.Fatal(err)
+		}
 		if err := errors.Join(w.format(ctx), w.open(ctx)); err != nil {
 			t.Fatal(err)
 		}
@@ -222,7 +228,7 @@ func TestForgedOverlap(t *testing.T) {
 			t.Fatal(err)
 		}
 		forge(t, w, shift)
-		before := w.disks[0].visible.clone()
+		before := w.disks[0].content().content
 		im := &image{lab: w.lab, disks: w.disks, meta: w.mfs}
 		if s, err := store.Open(ctx, im.options()); !errors.Is(err, store.ErrCorrupt) {
 			t.Errorf("%s: open: %v", name, err)
@@ -230,8 +236,9 @@ func TestForgedOverlap(t *testing.T) {
 				_ = s.Close(ctx)
 			}
 		}
-		for lba := range w.disks[0].info.Capacity / set.BlockSize {
-			if before.get(lba) != w.disks[0].visible.get(lba) {
+		after := w.disks[0].content().content
+		for lba := range w.disks[0].Info().Capacity / set.BlockSize {
+			if before.get(lba) != after.get(lba) {
 				t.Fatalf("%s: the refused open changed block %d", name, lba)
 			}
 		}

@@ -108,9 +108,7 @@ func (w *world) lull() {
 		var discards bool
 		w.lab.Locked(func() {
 			for _, d := range w.disks {
-				for _, c := range d.queue {
-					discards = discards || c.req.Op == driver.OpDiscard
-				}
+				discards = discards || d.inFlight(driver.OpDiscard) > 0
 			}
 		})
 		if discards {
@@ -173,7 +171,7 @@ func (w *world) fill(ctx context.Context) error {
 func (w *world) judgeLive(ctx context.Context) {
 	w.lab.Locked(func() {
 		for _, d := range w.disks {
-			d.failing = nil // nothing more is made to fail
+			d.failNoMore()
 		}
 	})
 	w.awaitDisks()
@@ -217,7 +215,7 @@ func (w *world) settled() (*History, int64) {
 func (w *world) afterlife(sh *shot, r *contents, life int) *world {
 	set := NewSetup(w.set.Seed + uint64(life)<<lifeShift)
 	set.Disks, set.BlockSize, set.SlabBytes, set.Discard = w.set.Disks, w.set.BlockSize, w.set.SlabBytes, w.set.Discard
-	set.Lives = w.set.Lives
+	set.Lives, set.Controllers = w.set.Lives, w.set.Controllers
 	im := sh.drawAt(w.set.Seed, 0, func(o *DiskOptions) { o.Immediate, o.Depth, o.Pace = false, set.Depth, set.Pace })
 	n := &world{set: set, lab: im.lab, mfs: im.meta, formatted: true, life: life, rng: rand.New(rand.NewPCG(set.Seed, 0xc7a5)),
 		hist: &History{Seed: w.hist.Seed}, track: newTracker(), nextID: uint64(life) << opLifeShift,

@@ -15,7 +15,7 @@ type shot struct {
 	states     States
 	unresolved int // writes of disks and records of the log whose fate is open
 	metaDead   bool
-	disks      []*DiskImage
+	disks      []deviceImage
 	draws      []metaDraw
 	formatted  bool // the format had returned
 	fillers    int  // that must be there
@@ -78,7 +78,7 @@ const failedSteps = 200
 
 func (w *world) anyDown() bool {
 	for _, d := range w.disks {
-		if d.state != driver.StateReady {
+		if d.down() {
 			return true
 		}
 	}
@@ -89,7 +89,7 @@ func (w *world) keep(step int64, states States, unresolved int) {
 	sh := &shot{step: step, phase: w.phase, states: states, unresolved: unresolved, metaDead: w.metaDead,
 		formatted: w.formatted, fillers: w.fillers, over: w.over}
 	for _, d := range w.disks {
-		sh.disks = append(sh.disks, d.imageLocked())
+		sh.disks = append(sh.disks, d.image())
 	}
 	for i := range w.set.Draws {
 		percent := [...]int{0, 100, 50, 80, 20}[(i+int(step))%5]
@@ -117,7 +117,7 @@ func (w *world) maybeIncident(s Step) {
 	if in.OnRelaxed {
 		d = w.disks[s.Disk]
 	}
-	if d.state != driver.StateReady && in.Kind != MetaDies {
+	if d.down() && in.Kind != MetaDies {
 		return // it is still down from the last time
 	}
 	w.incident++
@@ -131,14 +131,14 @@ func (w *world) maybeIncident(s Step) {
 	switch in.Kind {
 	case LosePower:
 		w.powerCuts++
-		d.powerCutLocked(w.rng)
+		d.losePower(w.rng)
 	case LoseContact:
 		w.powerCuts++
-		d.isolateLocked(w.rng)
+		d.loseContact(w.rng)
 	case FailWrite:
-		d.failNextLocked(driver.OpWrite)
+		d.failNext(driver.OpWrite)
 	case FailRead:
-		d.failNextLocked(driver.OpRead)
+		d.failNext(driver.OpRead)
 	}
 }
 
@@ -149,10 +149,8 @@ func (w *world) onlyCached(s Step) bool {
 		return false
 	}
 	for _, d := range w.disks {
-		for _, c := range d.queue {
-			if c.req.Op == driver.OpFlush {
-				return false
-			}
+		if d.inFlight(driver.OpFlush) > 0 {
+			return false
 		}
 	}
 	return true

@@ -187,16 +187,11 @@ func (t *tracker) synced(path string) {
 }
 
 // states tells what an image of this instant holds. disks are the lab's.
-func (t *tracker) states(disks []*Disk, phase Phase, failed bool) (set States, unresolved int) {
+func (t *tracker) states(disks []device, phase Phase, failed bool) (set States, unresolved int) {
 	for _, d := range disks {
-		unresolved += len(d.open)
-		flush := int64(0) // the latest flush in flight
-		for _, c := range d.queue {
-			if c.req.Op == driver.OpFlush {
-				flush = max(flush, c.submitted)
-			}
-		}
-		for _, w := range d.open {
+		open, flush := d.unresolved(), d.inFlight(driver.OpFlush)
+		unresolved += len(open)
+		for _, w := range open {
 			t.writeStates(&set, w, flush)
 		}
 	}

@@ -14,6 +14,9 @@ const (
 	WantPoints    = 5000
 	WantPerState  = 300
 	WantOpsPerRun = 300
+
+	// On controller models.
+	WantControllerCuts = 5000
 )
 
 // Print writes the report of a campaign.
@@ -24,6 +27,7 @@ func (r *Result) Print(w io.Writer) error {
 	line("workloads\t%d with %d lives, %d puts and deletes, fewest %d a life", r.Workloads, r.Lives, r.Ops, r.FewestOps)
 	line("cuts\t%d (%d everything, %d host alone, %d metadata alone)", r.Cuts,
 		r.ByCut[CutAll], r.ByCut[CutHost], r.ByCut[CutMeta])
+	line("pools\t%d cuts of one disk, %d of two, %d of three", r.ByDisks[1], r.ByDisks[2], r.ByDisks[3])
 	line("disks that lost power alone\t%d, the process lived on", r.PowerCuts)
 	line("metadata disks that died\t%d", r.MetaDeaths)
 	line("distinct (seed, write index)\t%d", r.Points)
@@ -38,19 +42,23 @@ func (r *Result) Print(w io.Writer) error {
 	return t.Flush()
 }
 
-// Missing lists what a full campaign should have reached and did not.
-func (r *Result) Missing() (out []string) {
+// Missing lists what a full campaign of so many cuts should have reached and did
+// not; what WantCuts reach is asked of fewer in proportion.
+func (r *Result) Missing(cuts int) (out []string) {
 	need := func(what string, have, want int) {
 		if have < want {
 			out = append(out, fmt.Sprintf("%s: %d of %d", what, have, want))
 		}
 	}
-	need("cuts", r.Cuts, WantCuts)
-	need("distinct (seed, write index) pairs", r.Points, WantPoints)
+	need("cuts", r.Cuts, cuts)
+	need("distinct (seed, write index) pairs", r.Points, WantPoints*cuts/WantCuts)
 	need("images other than all landed", r.Differ, (r.Cuts+1)/2)
 	need("operations of a workload", r.FewestOps, WantOpsPerRun)
 	for s := range NumStates {
-		need("state "+s.String(), r.ByState[s], WantPerState)
+		need("state "+s.String(), r.ByState[s], WantPerState*cuts/WantCuts)
+	}
+	for n := range r.ByDisks[1:] {
+		need(fmt.Sprintf("pools of %d", n+1), r.ByDisks[n+1], cuts/10)
 	}
 	return out
 }

@@ -46,26 +46,31 @@ func (sh *shot) facts(i int) facts {
 type image struct {
 	cut     Cut
 	lab     *Lab
-	disks   []*Disk
+	disks   []device
 	meta    *metatest.FS
 	outcome Outcome // of the writes of the disks
 	differs bool    // from "everything landed"
 	percent int
 
-	checked, again, churned int         // what was done with it besides
-	saved                   *savedImage // what to keep of it if it fails
+	checked, again, churned int // what was done with it besides
 	facts                   facts
 }
 
 // draw makes image i of a shot, on disks that answer at once. Drawing it again
 // gives the same.
 func (sh *shot) draw(seed uint64, i int) *image {
-	im := sh.drawAt(seed, i, func(o *DiskOptions) { o.Immediate = true })
-	im.saved = &savedImage{meta: sh.draws[i].fs}
+	return sh.drawAt(seed, i, func(o *DiskOptions) { o.Immediate = true })
+}
+
+// saved is image i of a shot as it is before anything opens it.
+func (sh *shot) saved(seed uint64, i int) *savedImage {
+	im := sh.draw(seed, i)
+	defer im.close()
+	out := &savedImage{meta: sh.draws[i].fs, facts: im.facts}
 	for _, d := range im.disks {
-		im.saved.disks = append(im.saved.disks, savedDisk{d.opts, d.visible.clone()})
+		out.disks = append(out.disks, d.content())
 	}
-	return im
+	return out
 }
 
 func (sh *shot) drawAt(seed uint64, i int, change func(*DiskOptions)) *image {
@@ -80,7 +85,7 @@ func (sh *shot) drawAt(seed uint64, i int, change func(*DiskOptions)) *image {
 	}
 	for _, d := range sh.disks {
 		diskSeed := rng.Uint64()
-		disk, out := d.Draw(im.cut, rng, im.lab, func(o *DiskOptions) {
+		disk, out := d.draw(im.cut, rng, im.lab, func(o *DiskOptions) {
 			o.Seed = diskSeed
 			change(o)
 		})
@@ -91,11 +96,8 @@ func (sh *shot) drawAt(seed uint64, i int, change func(*DiskOptions)) *image {
 	return im
 }
 
-func (im *image) close() {
-	for _, d := range im.disks {
-		_ = d.Close(context.Background())
-	}
-}
+// close stops the disks and tells what they saw.
+func (im *image) close() (faults []string) { return closeAll(context.Background(), im.disks) }
 
 func (im *image) options() store.Options {
 	o := store.Options{Meta: meta.Options{Dir: metaDir, FS: im.meta}, StagingBytes: 4 * base.MiB, Discard: true}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/driver/nvme"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/store"
 )
@@ -380,9 +381,17 @@ func (w *world) unsure() (unsure bool) {
 	return unsure
 }
 
-// mediumFailed tells a read that was made to fail from wrong bytes.
+// mediumFailed tells a command that was made to fail from wrong bytes.
 func (w *world) mediumFailed(err error) bool {
-	return err != nil && strings.Contains(err.Error(), errMedium.Error())
+	if err == nil {
+		return false
+	}
+	for _, cause := range []string{errMedium.Error(), nvme.StatusWriteFault.String(), nvme.StatusUnrecoveredRead.String()} {
+		if strings.Contains(err.Error(), cause) {
+			return true
+		}
+	}
+	return false
 }
 
 // awaitDisks waits until every disk is ready again, with a bound.

@@ -27,7 +27,7 @@ type world struct {
 	set   Setup
 	life  int // 1, or it began with a cut
 	lab   *Lab
-	disks []*Disk
+	disks []device
 	mfs   *metatest.FS
 	rng   *rand.Rand // of cuts and incidents; the lab's lock guards it
 
@@ -66,16 +66,22 @@ const (
 	overDone       // nothing of it may be there
 )
 
-func newWorld(set Setup) *world {
+func newWorld(set Setup) (*world, error) {
 	w := &world{set: set, life: 1, lab: new(Lab), mfs: metatest.NewCrashFS(),
 		rng:  rand.New(rand.NewPCG(set.Seed, 0xc7a5)),
 		hist: &History{Seed: set.Seed}, track: newTracker(), nextID: 1}
 	for i := range set.Disks {
-		NewDisk(w.lab, DiskOptions{Name: fmt.Sprintf("crash%d", i), BlockSize: set.BlockSize,
-			NoDiscard: !set.Discard, Seed: set.Seed + uint64(i)<<32, Depth: set.Depth, Pace: set.Pace, NoLock: set.NoLock})
+		opts := DiskOptions{Name: fmt.Sprintf("crash%d", i), BlockSize: set.BlockSize,
+			NoDiscard: !set.Discard, Seed: set.Seed + uint64(i)<<32, Depth: set.Depth, Pace: set.Pace, NoLock: set.NoLock}
+		if set.Controllers != nil {
+			opts.Controller = &set.Controllers[i]
+		}
+		if _, err := newDevice(w.lab, opts); err != nil {
+			return nil, err
+		}
 	}
 	w.hook()
-	return w
+	return w, nil
 }
 
 // hook makes the lab and the metadata file system report every step.
@@ -262,13 +268,8 @@ func (w *world) end() {
 	w.setPhase(PhaseDone)
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	for _, d := range w.disks {
-		if err := d.Close(ctx); err != nil {
-			w.fault("close of a disk: %v", err)
-		}
-		for _, f := range d.Faults() {
-			w.fault("%s", f)
-		}
+	for _, f := range closeAll(ctx, w.disks) {
+		w.fault("%s", f)
 	}
 }
 
@@ -320,7 +321,7 @@ func (w *world) finish(o *Op, err error) {
 			}
 		case errors.Is(err, store.ErrUnknown), errors.Is(err, store.ErrTimeout):
 			o.Fate = FateUnknown
-		case w.failed && errors.Is(err, store.ErrCorrupt): // a write failed
+		case w.failed && (errors.Is(err, store.ErrCorrupt) || w.mediumFailed(err)): // a write failed
 			o.Fate = FateFailed
 		case errors.Is(err, store.ErrExists), errors.Is(err, store.ErrNotFound), errors.Is(err, store.ErrNoSpace),
 			errors.Is(err, store.ErrIsolated), errors.Is(err, store.ErrReadOnly):

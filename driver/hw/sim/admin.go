@@ -163,7 +163,7 @@ func (s *Sim) deleteSQ(o *op) nvme.Status {
 		return s.refuse(o, nvme.StatusInvalidQID, "submission queue %d does not exist", id)
 	}
 	for cid := range sortedKeys(q.flying) {
-		s.land(q.flying[cid])
+		s.landOp(q.flying[cid])
 		s.cancel(q.flying[cid], nvme.StatusSQDeleted)
 	}
 	s.removeSQ(q)
@@ -311,7 +311,7 @@ func (s *Sim) abort(o *op) (uint32, nvme.Status) {
 	}
 	s.aers = slices.DeleteFunc(s.aers, func(x *op) bool { return x == target })
 	if q.id != 0 {
-		s.land(target)
+		s.landOp(target)
 	}
 	s.cancel(target, nvme.StatusAborted)
 	return 0, 0

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/ugds-store/ugds/driver/nvme"
@@ -52,9 +53,12 @@ type Config struct {
 	// Path is the file that holds the first namespace, "" for memory. It is made if
 	// it does not exist, and locked; if Blocks is 0 it gives the size. A namespace
 	// that is ReadOnly shares the lock with others and makes nothing.
-	Path    string
-	Seed    uint64 // of every random choice
-	Real    bool   // the clock is the real one
+	Path string
+	Seed uint64 // of every random choice
+	// Lock, if not nil, is the lock of the model: shared by several models and by
+	// whatever else changes, it lets one instant of all of them be kept.
+	Lock    *sync.Mutex
+	Real    bool // the clock is the real one
 	Service Service
 	// Patience is how many pauses in a row must find nothing to do before the
 	// virtual clock moves. With several goroutines that poll on one processor it

@@ -164,12 +164,14 @@ func (s *Sim) Power() {
 	s.power()
 }
 
-func (s *Sim) power() {
-	s.landLate()
+func (s *Sim) power() (loss Loss) {
+	loss = s.landLate()
 	for _, m := range s.media {
-		m.lose(s.rnd)
+		kept, lost := m.lose(s.rnd)
+		loss.Add(Loss{Kept: kept, Lost: lost})
 	}
 	s.powerOn()
 	s.bus.master, s.unaware = false, true
 	s.wakeAll()
+	return loss
 }

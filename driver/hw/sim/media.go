@@ -1,8 +1,11 @@
 package sim
 
 import (
+	"bytes"
 	"errors"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/ugds-store/ugds/driver/nvme"
@@ -10,8 +13,9 @@ import (
 	"github.com/ugds-store/ugds/internal/unix"
 )
 
-// chunk is the granularity of sparse memory, in bytes.
-const chunk = 64 * base.KiB
+// chunk is the granularity of sparse memory, in bytes, and of what is copied when
+// one of two images changes.
+const chunk = 16 * base.KiB
 
 // undo is the granularity in which the durable content of blocks in the volatile
 // cache is kept, in bytes.
@@ -22,7 +26,8 @@ const undo = 4 * base.KiB
 type media struct {
 	ns     Namespace
 	bytes  uint64
-	chunks map[uint64]*[chunk]byte
+	chunks map[uint64]*memory
+	owner  *owner   // of the chunks that are not shared with an image
 	file   *unix.FD // instead of chunks
 	cached bool     // there is a volatile cache
 
@@ -35,8 +40,19 @@ type media struct {
 
 type dirtyUnit struct {
 	mask uint8
-	old  [undo]byte
+	old  *[undo]byte // nil for zeros
 }
+
+// memory is a chunk. Who is not its owner copies it before changing it.
+type memory struct {
+	owner *owner
+	data  [chunk]byte
+}
+
+// owner is known by its address.
+type owner struct{ _ byte }
+
+var zeros [chunk]byte
 
 // discard is one deallocated range. Blocks that were written since are not in it
 // any more.
@@ -50,7 +66,7 @@ type discard struct {
 func openMedia(ns Namespace, path string, cached bool) (*media, error) {
 	m := &media{ns: ns, bytes: ns.Blocks << ns.BlockShift, cached: cached, dirty: map[uint64]*dirtyUnit{}}
 	if path == "" {
-		m.chunks = map[uint64]*[chunk]byte{}
+		m.chunks, m.owner = map[uint64]*memory{}, new(owner)
 		return m, nil
 	}
 	mode := unix.ReadWrite
@@ -143,7 +159,7 @@ func (m *media) read(p []byte, off uint64) bool {
 		in := off % chunk
 		n := min(uint64(len(p)), chunk-in)
 		if c := m.chunks[off/chunk]; c != nil {
-			copy(p[:n], c[in:])
+			copy(p[:n], c.data[in:])
 		} else {
 			clear(p[:n])
 		}
@@ -161,14 +177,47 @@ func (m *media) put(p []byte, off uint64) bool {
 		in := off % chunk
 		n := min(uint64(len(p)), chunk-in)
 		c := m.chunks[off/chunk]
-		if c == nil {
-			c = new([chunk]byte)
-			m.chunks[off/chunk] = c
+		if c != nil || !bytes.Equal(p[:n], zeros[:n]) {
+			copy(m.own(off/chunk, c).data[in:], p[:n])
 		}
-		copy(c[in:], p[:n])
 		p, off = p[n:], off+n
 	}
 	return true
+}
+
+// own makes chunk i, which is c until now, one that can be changed.
+func (m *media) own(i uint64, c *memory) *memory {
+	switch {
+	case c == nil:
+		c = &memory{owner: m.owner}
+	case c.owner != m.owner:
+		c = &memory{owner: m.owner, data: c.data}
+	default:
+		return c
+	}
+	m.chunks[i] = c
+	return c
+}
+
+// clone gives an independent copy of what is in memory, the cache included.
+func (m *media) clone() *media {
+	c := *m
+	m.owner, c.owner = new(owner), new(owner) // what m owned alone is shared from now on
+	c.chunks = maps.Clone(m.chunks)
+	c.dirty = make(map[uint64]*dirtyUnit, len(m.dirty))
+	for i, u := range m.dirty {
+		k := &dirtyUnit{mask: u.mask}
+		if u.old != nil {
+			old := *u.old
+			k.old = &old
+		}
+		c.dirty[i] = k
+	}
+	c.discards = nil
+	for _, d := range m.discards {
+		c.discards = append(c.discards, &discard{d.at, d.first, slices.Clone(d.blocks)})
+	}
+	return &c
 }
 
 // write stores whole blocks at byte off. Without fua, and with a cache, they are
@@ -207,30 +256,57 @@ func (m *media) keep(off, n uint64, fua bool) {
 			fallthrough
 		case u.mask&bit == 0:
 			u.mask |= bit
-			m.read(u.old[off%undo:off%undo+size], off)
+			m.remember(u, off, size)
 		}
 	}
+}
+
+// remember keeps the size bytes at off, which may be changed now.
+func (m *media) remember(u *dirtyUnit, off, size uint64) {
+	if u.old == nil {
+		if m.file == nil && m.chunks[off/chunk] == nil {
+			return
+		}
+		u.old = new([undo]byte)
+	}
+	m.read(u.old[off%undo:off%undo+size], off)
 }
 
 // flush makes everything durable.
 func (m *media) flush() { clear(m.dirty) }
 
-// lose is a power cut: each block in the cache is there or not.
-func (m *media) lose(rnd *rand.Rand) {
-	size := min(uint64(1)<<m.ns.BlockShift, undo)
-	for unit := range m.sorted() {
-		u := m.dirty[unit]
-		for i := range undo / size {
-			if u.mask&(1<<i) != 0 && rnd.IntN(2) == 0 {
-				m.put(u.old[i*size:(i+1)*size], unit*undo+i*size)
-			}
-		}
-	}
-	clear(m.dirty)
+// lose is a power cut: each block in the cache is there or not, with a chance that
+// differs from cut to cut.
+func (m *media) lose(rnd *rand.Rand) (kept, lost int) {
 	for _, d := range m.discards {
 		m.settle(d, rnd)
 	}
 	m.discards = nil
+	size := min(uint64(1)<<m.ns.BlockShift, undo)
+	luck := rnd.IntN(9)
+	for unit := range m.sorted() {
+		u := m.dirty[unit]
+		for i := range undo / size {
+			switch {
+			case u.mask&(1<<i) == 0:
+			case rnd.IntN(8) < luck:
+				kept++
+			default:
+				lost++
+				m.put(u.durable()[i*size:(i+1)*size], unit*undo+i*size)
+			}
+		}
+	}
+	clear(m.dirty)
+	return kept, lost
+}
+
+// durable is what the unit held; only the bytes of the mask say something.
+func (u *dirtyUnit) durable() []byte {
+	if u.old == nil {
+		return zeros[:undo]
+	}
+	return u.old[:]
 }
 
 // sorted walks the dirty units in order, so that a seed repeats.
@@ -261,7 +337,7 @@ func (m *media) settleDue(now time.Duration, rnd *rand.Rand) {
 }
 
 // settle gives each deallocated block its content: old, zeros or ones (NVM 3.3.3.2.1).
-// It is durable at once: what it replaces had no value.
+// It is in the cache then, as a write would be.
 func (m *media) settle(d *discard, rnd *rand.Rand) {
 	p := make([]byte, 1<<m.ns.BlockShift)
 	for i, on := range d.blocks {

@@ -149,21 +149,19 @@ func (s *Sim) take(o *op, m *media, off uint64, mem [][]byte) nvme.Status {
 
 // dsm deallocates ranges: partly, and later (NVM 3.3.3).
 func (s *Sim) dsm(o *op, m *media) nvme.Status {
-	n, deallocate := o.cmd.DSMRanges()
 	if !s.has(nvme.ONCSDSM) {
 		return s.refuse(o, nvme.StatusInvalidOpcode, "not in ONCS")
 	}
-	if l := s.cfg.NVM.DMRL; l != 0 && n > uint32(l) {
-		return s.refuse(o, nvme.StatusInvalidField, "%d ranges, DMRL is %d", n, l)
+	if n, _ := o.cmd.DSMRanges(); s.cfg.NVM.DMRL != 0 && n > uint32(s.cfg.NVM.DMRL) {
+		return s.refuse(o, nvme.StatusInvalidField, "%d ranges, DMRL is %d", n, s.cfg.NVM.DMRL)
 	}
 	if m.ns.ReadOnly {
 		return nvme.StatusNSProtected | nvme.StatusDNR
 	}
-	raw := make([]byte, n*16)
-	if st := s.fromHost(o, raw); st != 0 {
+	ranges, st := s.ranges(o)
+	if st != 0 {
 		return st
 	}
-	ranges := nvme.OverlaySlice[nvme.DSMRange](raw)
 	var sum uint64
 	for i := range ranges {
 		first, k := ranges[i].SLBA.Get(), uint64(ranges[i].Blocks.Get())
@@ -178,6 +176,7 @@ func (s *Sim) dsm(o *op, m *media) nvme.Status {
 	if l := s.cfg.NVM.DMSL.Get(); l != 0 && sum > l {
 		return s.refuse(o, nvme.StatusInvalidField, "%d blocks, DMSL is %d", sum, l)
 	}
+	_, deallocate := o.cmd.DSMRanges()
 	for i := range ranges {
 		if k := uint64(ranges[i].Blocks.Get()); deallocate && k > 0 {
 			at := s.now
@@ -190,37 +189,12 @@ func (s *Sim) dsm(o *op, m *media) nvme.Status {
 	return 0
 }
 
-// land is a command that was in flight when the controller stopped: it may have
-// moved any part of its data. What it would have been refused for does not matter.
-func (s *Sim) land(o *op) {
-	c := &o.cmd
-	m := s.find(c.NSID.Get())
-	if m == nil || m.ns.Metadata != 0 || c.SLBA() > m.ns.Blocks || uint64(c.Blocks()) > m.ns.Blocks-c.SLBA() {
-		return
+// ranges fetches those of a Dataset Management command.
+func (s *Sim) ranges(o *op) ([]nvme.DSMRange, nvme.Status) {
+	n, _ := o.cmd.DSMRanges()
+	raw := make([]byte, n*16)
+	if st := s.fromHost(o, raw); st != 0 {
+		return nil, st
 	}
-	if c.OPC != nvme.OpRead && c.OPC != nvme.OpWrite || m.ns.ReadOnly && c.OPC == nvme.OpWrite {
-		return
-	}
-	off, size, block := c.SLBA()<<m.ns.BlockShift, uint64(c.Blocks())<<m.ns.BlockShift, uint64(1)<<m.ns.BlockShift
-	mem, st := s.pieces(o, size)
-	if st != 0 {
-		return
-	}
-	data := make([]byte, size)
-	m.read(data, off)
-	at := data
-	all := s.rnd.IntN(4)
-	for _, p := range mem {
-		if c.OPC == nvme.OpRead && (all == 0 || all > 1 && s.rnd.IntN(2) == 0) {
-			copy(p, at)
-		} else if c.OPC == nvme.OpWrite {
-			copy(at, p)
-		}
-		at = at[len(p):]
-	}
-	for i := uint64(0); i < size && c.OPC == nvme.OpWrite; i += block {
-		if all == 0 || all > 1 && s.rnd.IntN(2) == 0 {
-			m.write(data[i:i+block], off+i, c.FUA())
-		}
-	}
+	return nvme.OverlaySlice[nvme.DSMRange](raw), 0
 }

@@ -207,7 +207,7 @@ func (s *Sim) fetch() bool {
 		}
 		idle, did, n = 0, true, n+1
 		s.fetchOne(q)
-		if !s.csts.Ready() || s.removed {
+		if s.cutNow() || !s.csts.Ready() || s.removed {
 			break
 		}
 	}
@@ -242,6 +242,7 @@ func (s *Sim) fetchOne(q *sq) {
 	}
 	q.flying[cid] = o
 	c.flying++
+	s.observe(Fetched, o, 0)
 	o.fault = s.draw(&o.cmd, q.id == 0)
 	if o.fault != nil && s.strike(o) {
 		return
@@ -305,6 +306,7 @@ func (s *Sim) run() bool {
 		default:
 			did = true
 			s.execute(o)
+			s.cutNow()
 		}
 	}
 	return did
@@ -326,6 +328,7 @@ func (s *Sim) execute(o *op) {
 		dw0, status = s.nvm(o)
 	}
 	o.done = true
+	s.observe(Executed, o, status)
 	s.end(o, dw0, status)
 }
 
@@ -347,6 +350,7 @@ func (s *Sim) end(o *op, dw0 uint32, status nvme.Status) {
 	c := s.completion(o, dw0, status)
 	if o.fault == nil {
 		s.post(o.sq.cq, c)
+		s.observe(Ended, o, status)
 		if o.done { // nothing else knows it
 			s.spare = append(s.spare, o)
 		}
@@ -367,6 +371,7 @@ func (s *Sim) end(o *op, dw0 uint32, status nvme.Status) {
 		c.dw3 = nvme.MakeDW3(cid, status, false)
 	}
 	s.post(o.sq.cq, c)
+	s.observe(Ended, o, status)
 }
 
 // completion makes the entry for a command; the phase tag comes when it is posted.
@@ -423,24 +428,6 @@ func (s *Sim) echo(all bool) bool {
 		}
 	}
 	return did
-}
-
-// landLate is what a controller may still do before it is confirmed stopped: each
-// command in flight moves its data, part of it, or nothing.
-func (s *Sim) landLate() {
-	if s.removed || !s.bus.master {
-		return
-	}
-	for _, q := range s.sqs {
-		if q.id == 0 {
-			continue
-		}
-		for cid := range sortedKeys(q.flying) {
-			if o := q.flying[cid]; !o.done && !o.ended {
-				s.land(o)
-			}
-		}
-	}
 }
 
 // removeSQ takes a queue out of the round robin.

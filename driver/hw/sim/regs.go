@@ -226,8 +226,10 @@ func (s *Sim) enable() {
 		bad = "before the device was started"
 	}
 	if bad != "" {
-		s.violate("EN was set %s, CC %#x (Base 3.5.1)", bad, uint32(s.cc))
-		s.csts |= nvme.CSTSFatal
+		if !s.unaware { // the power cut took what the driver had set
+			s.violate("EN was set %s, CC %#x (Base 3.5.1)", bad, uint32(s.cc))
+		}
+		s.csts, s.unaware = s.csts|nvme.CSTSFatal, false
 		return
 	}
 	s.csts, s.unaware = s.csts.WithShutdown(false, false), false

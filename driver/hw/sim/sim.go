@@ -25,7 +25,7 @@ const maxViolations = 1000
 // the memory that it is given belongs to the driver, whose doorbells, Pause and
 // Wait order its accesses with those of the model.
 type Sim struct {
-	mu    sync.Mutex
+	mu    *sync.Mutex
 	cfg   Config
 	id    hw.ID
 	rnd   *rand.Rand
@@ -69,6 +69,10 @@ type Sim struct {
 	kick    chan struct{} // something to do for a waiter
 
 	trace      func(queue uint16, c *nvme.Command, begin, end time.Duration)
+	observer   func(Seen)
+	watched    bool   // the observer is being called
+	powerCut   func() // what to do as soon as it is not
+	late       []late // commands of a host that died
 	counts     Counts
 	violations []string
 }
@@ -89,17 +93,26 @@ func Open(cfg Config) (*Sim, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
+	return open(cfg, nil)
+}
+
+// open is Open with the content of the namespaces in memory, if there is one.
+func open(cfg Config, content []*media) (*Sim, error) {
 	if cfg.Target == "" {
 		cfg.Target = fmt.Sprintf("sim:seed=%d", cfg.Seed)
 	}
-	s := &Sim{cfg: cfg, rnd: rand.New(rand.NewPCG(cfg.Seed, 0x73696d)), start: time.Now(),
+	if cfg.Lock == nil {
+		cfg.Lock = new(sync.Mutex)
+	}
+	s := &Sim{mu: cfg.Lock, cfg: cfg, rnd: rand.New(rand.NewPCG(cfg.Seed, 0x73696d)), start: time.Now(),
 		features: map[uint8]uint32{}, kick: make(chan struct{}, 1)}
 	s.id = hw.ID{Target: cfg.Target, Transport: "sim", Vendor: cfg.Vendor, Device: cfg.Device, NUMANode: -1, IOMMU: true}
 	s.bus = bus{pages: map[uint64]busPage{}, rnd: rand.New(rand.NewPCG(cfg.Seed, 0x627573))}
 	s.vectors = make([]*vector, cfg.Vectors)
 	s.smart.CompositeKelvin.Set(310)
 	s.smart.AvailableSpare, s.smart.SpareThreshold = 100, 10
-	for i, ns := range cfg.Namespaces {
+	s.media = content
+	for i, ns := range cfg.Namespaces[len(content):] {
 		path := ""
 		if i == 0 {
 			path = cfg.Path
