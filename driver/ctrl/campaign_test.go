@@ -33,8 +33,12 @@ type campaign struct {
 	block int64
 	// holds lists the versions that a block may hold: one, or several after writes
 	// that failed. Version 0 is all zeros.
-	holds   map[int64][]uint32
+	holds map[int64][]uint32
+	// stale lists what a block may hold instead after a power cut: what it held
+	// before the writes that no flush has covered.
+	stale   map[int64][]uint32
 	version uint32
+	cuts    int               // power cuts so far
 	memory  [2]*driver.Region // used in turns
 	sums    [2]uint32         // of the memory when its last batch had ended
 	used    [2]bool
@@ -43,7 +47,8 @@ type campaign struct {
 
 // campaignFaults are the kinds that the campaign draws from.
 var campaignFaults = []sim.Kind{sim.FaultLose, sim.FaultLoseCompletion, sim.FaultDuplicate, sim.FaultWrongSQID, sim.FaultWildSQHD,
-	sim.FaultUnknownCID, sim.FaultStatus, sim.FaultFatal, sim.FaultFatal, sim.FaultOnes, sim.FaultDelay}
+	sim.FaultUnknownCID, sim.FaultStatus, sim.FaultFatal, sim.FaultFatal,
+	sim.FaultOnes, sim.FaultPower, sim.FaultPower, sim.FaultDelay}
 
 const (
 	campaignSpan   = 48 * base.MiB // of the device
@@ -185,16 +190,63 @@ func (c *campaign) answers(b *driver.Batch, r *driver.Region) {
 			case q.Op == driver.OpRead && k < q.Done:
 				c.check(mem[k:k+c.block], lba, want)
 			case q.Op == driver.OpRead:
-			case k < q.Done:
-				c.holds[lba] = []uint32{c.version}
 			default:
-				if c.holds[lba] == nil {
-					c.holds[lba] = []uint32{0}
-				}
-				c.holds[lba] = append(c.holds[lba], c.version)
+				c.wrote(lba, q.FUA, k < q.Done)
 			}
 		}
 	}
+	c.durable(b)
+}
+
+// wrote notes that a block was written, or may have been.
+func (c *campaign) wrote(lba int64, fua, done bool) {
+	before := c.holds[lba]
+	if before == nil {
+		before = []uint32{0}
+	}
+	switch {
+	case done && fua:
+		delete(c.stale, lba)
+		c.holds[lba] = []uint32{c.version}
+		return
+	case done:
+		c.holds[lba] = []uint32{c.version}
+	default:
+		c.holds[lba] = append(before, c.version)
+	}
+	c.stale[lba] = union(c.stale[lba], append(before, c.version))
+}
+
+// durable notes what a flush of the batch has covered, the writes of earlier ones,
+// and then what a power cut has lost.
+func (c *campaign) durable(b *driver.Batch) {
+	for i := range b.Reqs {
+		if q := &b.Reqs[i]; q.Op != driver.OpFlush || q.Err != nil {
+			continue
+		}
+		for lba, may := range c.stale {
+			if !slices.Contains(may, c.version) {
+				delete(c.stale, lba)
+			}
+		}
+	}
+	if cuts := c.s.Fired()[sim.FaultPower]; cuts != c.cuts {
+		c.cuts = cuts
+		for lba, may := range c.stale {
+			c.holds[lba] = union(slices.Clone(c.holds[lba]), may)
+		}
+		clear(c.stale)
+	}
+}
+
+// union appends to a what it lacks of b.
+func union(a, b []uint32) []uint32 {
+	for _, v := range b {
+		if !slices.Contains(a, v) {
+			a = append(a, v)
+		}
+	}
+	return a
 }
 
 // TestFaultCampaign: whatever the controller does, each request ends once, no byte
@@ -209,7 +261,7 @@ func TestFaultCampaign(t *testing.T) {
 		"small": func(cfg *sim.Config, o *ctrl.Options) { cfg.CAP.MQES, cfg.Namespaces[0].NOIOB = 6, 40; o.Queues = 3 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := &campaign{t: t, rnd: testenv.Seed(t), holds: map[int64][]uint32{}}
+			c := &campaign{t: t, rnd: testenv.Seed(t), holds: map[int64][]uint32{}, stale: map[int64][]uint32{}}
 			cfg, o := sim.Default(campaignSpan), quiet
 			cfg.Seed, cfg.UnreadyDelay, cfg.FixedPages = c.rnd.Uint64(), 10*time.Millisecond, 4
 			cfg.Eager = name == "4096"
