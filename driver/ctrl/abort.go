@@ -13,7 +13,8 @@ import (
 // isolated because of it: a controller that still obeys keeps its other commands.
 // It has a twentieth of the deadline for that, so that callers know within 1.1
 // times the deadline either way. Until the command has ended its memory and its
-// identifier stay in flight, whatever the Abort says (I4).
+// identifier stay in flight, whatever the Abort says (I4): a controller that says
+// that it has not aborted the command may do so later (Base 5.1.1.2).
 const (
 	// graceShare is the part of a deadline that an Abort has.
 	graceShare = 20

@@ -8,7 +8,7 @@ import (
 )
 
 // apstSize is the size of the table of autonomous power state transitions, bytes
-// (Base 5.1.25.1.8).
+// (Base 5.1.25.1.6).
 const apstSize = 256
 
 // power is how the controller saved power before Options.LowLatency. Each half is

@@ -263,7 +263,7 @@ func (q *queue) reaped() {
 
 // accept checks a completion and finds its slot: the identifier is that of a
 // command in flight, the queue is this one, and the head lies between what was
-// told before and the tail (Base 4.2). nil when it is invalid.
+// told before and the tail (Base 4.2.1). nil when it is invalid.
 func (q *queue) accept(cid, sqid, sqhd uint16) *slot {
 	i := cid & q.mask
 	if int(i) >= len(q.slots) {

@@ -27,7 +27,7 @@ const (
 	// MaxAdminEntries is the largest admin queue.
 	MaxAdminEntries = 1 << 12
 	// MaxQueues is the largest number of I/O queues of a kind that may be asked
-	// for: the field is zero-based and 65,535 is not allowed in it (Base 5.1.25.1.5).
+	// for: the field is zero-based and 65,535 is not allowed in it (Base 5.1.25.2.1).
 	MaxQueues = 65535
 )
 

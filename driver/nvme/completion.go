@@ -1,6 +1,6 @@
 package nvme
 
-// Completion is a completion queue entry (Base 4.2).
+// Completion is a completion queue entry (Base 4.2.1).
 type Completion struct {
 	DW0    Le32
 	DW1    Le32

@@ -199,7 +199,7 @@ func (s *Sim) feature(o *op) (uint32, nvme.Status) {
 	case nvme.FeatNumberOfQueues:
 		if set {
 			if v&0xffff == 0xffff || v>>16 == 0xffff {
-				return 0, s.refuse(o, nvme.StatusInvalidField, "%#x queues (Base 5.1.25.1.5)", v)
+				return 0, s.refuse(o, nvme.StatusInvalidField, "%#x queues (Base 5.1.25.2.1)", v)
 			}
 			if len(s.sqs) > 1 || len(s.cqs) > 1 {
 				return 0, s.refuse(o, nvme.StatusSequence, "number of queues after queues were created")
@@ -247,7 +247,7 @@ func (s *Sim) feature(o *op) (uint32, nvme.Status) {
 }
 
 // transitionsFeature is Autonomous Power State Transition, which has a table of 256
-// bytes beside its value (Base 5.1.25.1.8).
+// bytes beside its value (Base 5.1.25.1.6).
 func (s *Sim) transitionsFeature(o *op, set bool) (uint32, nvme.Status) {
 	if s.cfg.Identify.APSTA&1 == 0 {
 		return 0, nvme.StatusInvalidField | nvme.StatusDNR
