@@ -237,6 +237,30 @@ func TestPathStats(t *testing.T) {
 	}
 }
 
+// TestT36FailedOperation: an operation that failed adds an error and no bytes.
+func TestT36FailedOperation(t *testing.T) {
+	var s driver.PathStats
+	k := driver.PathKey{Path: driver.PathStaged, Reason: "why"}
+	s.Fail(k)
+	s.Add(k, 513)
+	got := s.Counts()
+	if len(got) != 1 || got[0].Errors != 1 || got[0].Bytes != 513 || got[0].Ops != 1 || got[0].Sizes[1] != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestSizeClasses(t *testing.T) {
+	for i := range driver.SizeClasses - 1 {
+		n := driver.ClassBound(i)
+		if driver.SizeClass(n) != i || driver.SizeClass(n+1) != i+1 {
+			t.Errorf("class %d ends at %d: %d, %d", i, n, driver.SizeClass(n), driver.SizeClass(n+1))
+		}
+	}
+	if driver.SizeClass(0) != 0 || driver.SizeClass(1<<62) != driver.SizeClasses-1 || driver.ClassBound(driver.SizeClasses-1) != 0 {
+		t.Error("the ends")
+	}
+}
+
 func TestNames(t *testing.T) {
 	for op := driver.OpRead; op <= driver.OpWriteZeroes; op++ {
 		if op.String() == "" {

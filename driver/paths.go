@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"math/bits"
 	"sort"
 	"sync"
 	"sync/atomic"
@@ -31,11 +32,38 @@ type PathKey struct {
 	Reason string // why this path; "" for direct
 }
 
+// SizeClasses is the number of classes of a histogram of sizes: class 0 holds
+// operations of up to 512 bytes, each further one those of up to twice as much,
+// the last one everything over 1 GiB.
+const SizeClasses = 23
+
+// smallestClass is log2 of the bound of class 0.
+const smallestClass = 9
+
+// SizeClass is the class of an operation of n bytes.
+func SizeClass(n int64) int {
+	if n <= 1<<smallestClass {
+		return 0
+	}
+	return min(bits.Len64(uint64(n-1))-smallestClass, SizeClasses-1)
+}
+
+// ClassBound is the largest size of a class in bytes, 0 for the last one, which
+// has none.
+func ClassBound(class int) int64 {
+	if class >= SizeClasses-1 {
+		return 0
+	}
+	return 1 << (smallestClass + class)
+}
+
 // PathCount is what moved along one path.
 type PathCount struct {
 	PathKey
-	Bytes int64 // bytes that commands carried, whole blocks
-	Ops   int64
+	Bytes  int64              // bytes that commands carried, whole blocks
+	Ops    int64              // operations without an error
+	Errors int64              // operations that failed; they add no bytes
+	Sizes  [SizeClasses]int64 // Ops by size
 }
 
 // PathStats counts bytes by path and reason. The mover adds to it when a
@@ -45,7 +73,12 @@ type PathStats struct {
 	m sync.Map // PathKey → *pathCounter
 }
 
-type pathCounter struct{ bytes, ops atomic.Int64 }
+// pathCounter has no counter of its own for operations: their sum is that of the
+// classes, so that the two never differ.
+type pathCounter struct {
+	bytes, errors atomic.Int64
+	sizes         [SizeClasses]atomic.Int64
+}
 
 // Counter finds the counter of one path. Callers on the data path keep it.
 func (s *PathStats) counter(k PathKey) *pathCounter {
@@ -60,15 +93,23 @@ func (s *PathStats) counter(k PathKey) *pathCounter {
 func (s *PathStats) Add(k PathKey, n int64) {
 	c := s.counter(k)
 	c.bytes.Add(n)
-	c.ops.Add(1)
+	c.sizes[SizeClass(n)].Add(1)
 }
+
+// Fail counts an operation that failed.
+func (s *PathStats) Fail(k PathKey) { s.counter(k).errors.Add(1) }
 
 // Counts lists every path that was used, in a fixed order.
 func (s *PathStats) Counts() []PathCount {
 	var out []PathCount
 	s.m.Range(func(k, v any) bool {
 		c := v.(*pathCounter)
-		out = append(out, PathCount{k.(PathKey), c.bytes.Load(), c.ops.Load()})
+		n := PathCount{PathKey: k.(PathKey), Bytes: c.bytes.Load(), Errors: c.errors.Load()}
+		for i := range c.sizes {
+			n.Sizes[i] = c.sizes[i].Load()
+			n.Ops += n.Sizes[i]
+		}
+		out = append(out, n)
 		return true
 	})
 	sort.Slice(out, func(i, j int) bool {
