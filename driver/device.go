@@ -101,13 +101,21 @@ type Health struct {
 // Stats are counters since the device was opened. The device counts bytes once,
 // at completion (I10); which path the bytes took is counted by the mover.
 type Stats struct {
-	Reads, Writes, Flushes, Discards, Zeroes int64 // requests ended without error
-	ReadBytes, WriteBytes                    int64 // bytes moved by ended commands
-	DiscardBytes, ZeroBytes                  int64
-	Errors                                   int64 // requests ended with an error
-	Commands                                 int64 // commands issued after cutting and merging
-	InFlight                                 int64 // requests in flight now
-	InFlightBytes                            int64 // payload in flight now
+	Reads    int64 `json:"reads"` // requests ended without error
+	Writes   int64 `json:"writes"`
+	Flushes  int64 `json:"flushes"`
+	Discards int64 `json:"discards"`
+	Zeroes   int64 `json:"zeroes"`
+
+	ReadBytes    int64 `json:"read_bytes"` // moved by ended commands
+	WriteBytes   int64 `json:"write_bytes"`
+	DiscardBytes int64 `json:"discard_bytes"`
+	ZeroBytes    int64 `json:"zero_bytes"`
+
+	Errors        int64 `json:"errors"`          // requests ended with an error
+	Commands      int64 `json:"commands"`        // issued after cutting and merging
+	InFlight      int64 `json:"in_flight"`       // requests now
+	InFlightBytes int64 `json:"in_flight_bytes"` // payload now
 }
 
 // Device is block storage with one owner. All methods are safe for concurrent

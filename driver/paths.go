@@ -2,9 +2,12 @@ package driver
 
 import (
 	"math/bits"
+	"slices"
 	"sort"
 	"sync"
 	"sync/atomic"
+
+	"github.com/ugds-store/ugds/internal/base"
 )
 
 // Path is the way that bytes took between a device and the caller's memory.
@@ -22,14 +25,29 @@ const (
 	PathWindow
 )
 
+var pathNames = [...]string{"direct", "staged", "tail", "window"}
+
 // String names the path.
-func (p Path) String() string { return [...]string{"direct", "staged", "tail", "window"}[p] }
+func (p Path) String() string { return pathNames[p] }
+
+// MarshalText gives the name.
+func (p Path) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// UnmarshalText takes a name; ErrInvalid for any other text.
+func (p *Path) UnmarshalText(b []byte) error {
+	i := slices.Index(pathNames[:], string(b))
+	if i < 0 {
+		return base.Errorf("read", "path", base.ErrInvalid, "%q is none", b)
+	}
+	*p = Path(i)
+	return nil
+}
 
 // PathKey is one line of the mover's statistics.
 type PathKey struct {
-	Path   Path
-	Write  bool   // to the device
-	Reason string // why this path; "" for direct
+	Path   Path   `json:"path"`
+	Write  bool   `json:"write"`  // to the device
+	Reason string `json:"reason"` // why this path; "" for direct
 }
 
 // SizeClasses is the number of classes of a histogram of sizes: class 0 holds
@@ -60,10 +78,10 @@ func ClassBound(class int) int64 {
 // PathCount is what moved along one path.
 type PathCount struct {
 	PathKey
-	Bytes  int64              // bytes that commands carried, whole blocks
-	Ops    int64              // operations without an error
-	Errors int64              // operations that failed; they add no bytes
-	Sizes  [SizeClasses]int64 // Ops by size
+	Bytes  int64              `json:"bytes"`  // bytes that commands carried, whole blocks
+	Ops    int64              `json:"ops"`    // operations without an error
+	Errors int64              `json:"errors"` // operations that failed; they add no bytes
+	Sizes  [SizeClasses]int64 `json:"sizes"`  // Ops by size, see SizeClass
 }
 
 // PathStats counts bytes by path and reason. The mover adds to it when a

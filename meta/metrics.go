@@ -7,12 +7,15 @@ import (
 
 // Metrics counts since the open.
 type Metrics struct {
-	Commits, FailedCommits  int64
-	WALSyncs                int64 // fdatasync calls on logs
-	WALBytes, OtherBytes    int64 // written to logs; to tables, manifests and the rest
-	BackgroundErrors        int64
-	ParkedGoroutines        int64 // of the whole process
-	OpenIterators, OpenUses int
+	Commits          int64 `json:"commits"`
+	FailedCommits    int64 `json:"failed_commits"`
+	WALSyncs         int64 `json:"wal_syncs"`   // fdatasync calls on logs
+	WALBytes         int64 `json:"wal_bytes"`   // written to logs
+	OtherBytes       int64 `json:"other_bytes"` // to tables, manifests and the rest
+	BackgroundErrors int64 `json:"background_errors"`
+	ParkedGoroutines int64 `json:"parked_goroutines"` // of the whole process
+	OpenIterators    int   `json:"open_iterators"`
+	OpenUses         int   `json:"open_uses"`
 }
 
 type stats struct {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -131,6 +132,8 @@ func documents(t *testing.T) map[string]*fields {
 		"device health S/data.ugds",
 		"device reset sim:size=64MiB",
 		"device reset sim:size=64MiB --yes",
+		"STATS",
+		"stats --pid 1",
 		"completion bash",
 		"man M",
 	}
@@ -167,6 +170,21 @@ func documents(t *testing.T) map[string]*fields {
 		}
 		if line == "SYSFS" { // this machine may have no controllers
 			add(listFake(t))
+			continue
+		}
+		if line == "STATS" { // of a put that goes on
+			put, stdin, _ := startShown(t)
+			if _, err := stdin.Write(make([]byte, 3<<20)); err != nil {
+				t.Fatal(err)
+			}
+			for text := ""; !strings.Contains(text, "plain memory"); {
+				text, _, _ = call(t, "", "stats", "--json", "--pid", strconv.Itoa(put.Process.Pid))
+				add(text)
+			}
+			stdin.Close()
+			if err := put.Wait(); err != nil {
+				t.Fatal(err)
+			}
 			continue
 		}
 		args := strings.Fields(line)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -37,7 +38,7 @@ var smaller = strings.NewReplacer("--bytes 16MiB", "--bytes 1MiB", "--bytes 8MiB
 
 // endless are examples that take minutes: they are interrupted.
 func endless(line string) bool {
-	return strings.Contains(line, "--scale") || strings.Contains(line, "--suite gates")
+	return strings.Contains(line, "--scale") || strings.Contains(line, "--suite gates") || strings.Contains(line, "--watch")
 }
 
 // TestExamples runs the examples that --help shows, each verb's in a sandbox of
@@ -52,9 +53,16 @@ func TestExamples(t *testing.T) {
 				t.Fatal("no example")
 			}
 			dir := sandbox(t)
+			process := "4711"
+			if verb.Name() == "stats" {
+				put, stdin, _ := startShown(t)
+				defer put.Wait()
+				defer stdin.Close()
+				process = strconv.Itoa(put.Process.Pid)
+			}
 			for line := range strings.Lines(verb.Example) {
 				line = strings.TrimSpace(line)
-				want, text := 0, smaller.Replace(line)
+				want, text := 0, strings.Replace(smaller.Replace(line), "4711", process, 1)
 				switch {
 				case endless(line):
 					want, text = 130, "exec "+text

@@ -305,3 +305,77 @@ func TestFsckCannotAnswer(t *testing.T) {
 		t.Errorf("status %d, want 8", code)
 	}
 }
+
+// startShown is startPut that returns when stats shows the process.
+func startShown(t *testing.T) (cmd *exec.Cmd, stdin io.WriteCloser, stderr *bytes.Buffer) {
+	t.Helper()
+	cmd, stdin, stderr = startPut(t, newStore(t))
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if _, errs, code := call(t, "", "stats", "--pid", strconv.Itoa(cmd.Process.Pid)); code == 0 {
+			return cmd, stdin, stderr
+		} else if time.Now().After(end) {
+			t.Fatal(errs)
+		}
+	}
+}
+
+// TestT33StatsOfPut: another process shows what a put has moved so far, stopped
+// or not, and says when the store is closed.
+func TestT33StatsOfPut(t *testing.T) {
+	cmd, stdin, stderr := startShown(t)
+	if _, err := stdin.Write(make([]byte, 3<<20)); err != nil {
+		t.Fatal(err)
+	}
+	pid := strconv.Itoa(cmd.Process.Pid)
+	var out, errs string
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if out, errs, _ = call(t, "", "stats", "--pid", pid); strings.Contains(out, "plain memory") {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("never shown: %q, %q", out, errs)
+		}
+	}
+	for _, want := range []string{"staged  written", "1.0 MiB: ", "data.ugds", "objects"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if out, errs, code := call(t, "", "stats", "--pid", pid, "--json"); code != 0 || !strings.Contains(out, `"path": "staged"`) {
+		t.Errorf("stopped: exit %d, %q\n%s", code, errs, out)
+	}
+	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	watch := program(t, "stats", "--watch", "--interval", "100ms", "--pid", pid)
+	seen := new(bytes.Buffer)
+	watch.Stdout = seen
+	if err := watch.Start(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(300 * time.Millisecond)
+	stdin.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err, stderr)
+	}
+	if err := watch.Wait(); err != nil || !strings.Contains(seen.String(), "has closed its stores") {
+		t.Errorf("watch: %v\n%s", err, seen)
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"--pid", pid}, 3, "no such process"},
+		{[]string{"--pid", strconv.Itoa(os.Getpid())}, 3, "does not publish"},
+		{nil, 2, "which process?"},
+		{[]string{"--pid", "1", "--interval", "1ms"}, 2, "--interval is from"},
+	} {
+		if _, errs, code := call(t, "", append([]string{"stats"}, c.args...)...); code != c.code || !strings.Contains(errs, c.want) {
+			t.Errorf("%v: exit %d, %q; want %d, %q", c.args, code, errs, c.code, c.want)
+		}
+	}
+}

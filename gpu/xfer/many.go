@@ -171,8 +171,10 @@ func (g *group) room(p *part) int64 {
 func (g *group) finish(done chan<- error) {
 	err := g.run()
 	for i := range g.parts {
-		if reg := g.parts[i].reg; reg != nil {
-			reg.Release()
+		p := &g.parts[i]
+		g.m.failed(p.path, p.Err)
+		if p.reg != nil {
+			p.reg.Release()
 		}
 	}
 	g.m.jobs.Done()

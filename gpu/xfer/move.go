@@ -269,6 +269,7 @@ func (j *job) whole(l *lane, reg *gpu.Registration) (int64, error) {
 		}
 	}
 	if err := end(); err != nil {
+		j.m.failed(j.path, err)
 		return 0, err
 	}
 	return j.n, nil
@@ -323,9 +324,17 @@ func (j *job) load(l *lane, s *slot) {
 	}
 	if err != nil {
 		j.fail(s.off+moved*okay(err), err)
+		j.m.failed(j.path, err)
 	}
 	if carried > 0 {
 		j.m.paths.Add(j.path, carried)
+	}
+}
+
+// failed counts an operation that failed; the end of the data is no failure.
+func (m *Mover) failed(path driver.PathKey, err error) {
+	if err != nil && err != io.EOF {
+		m.paths.Fail(path)
 	}
 }
 
@@ -385,6 +394,7 @@ func (j *job) store(l *lane, s *slot) {
 	}
 	if err != nil {
 		j.fail(s.off, err)
+		j.m.failed(j.path, err)
 	}
 	if carried > 0 {
 		j.m.paths.Add(j.path, carried)

@@ -187,6 +187,7 @@ func (r *Request) answer(st *step, live []part) {
 	for k, j := st.from, 0; k < st.to; k++ {
 		if r.parts[k].Len > 0 {
 			r.parts[k].N, r.parts[k].Err = live[j].N, live[j].Err
+			r.m.failed(live[j].path, live[j].Err)
 			j++
 		}
 	}

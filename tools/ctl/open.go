@@ -86,6 +86,7 @@ type session struct {
 	*store.Store
 	devs []driver.Device
 	gpu  *gputool.GPU // nil unless the target names one
+	hide func()       // ends what stats --pid reads
 }
 
 func (e *Env) open(ctx context.Context, verb string, t *Target, readOnly bool) (*session, error) {
@@ -108,14 +109,22 @@ func (e *Env) open(ctx context.Context, verb string, t *Target, readOnly bool) (
 	if err != nil {
 		return nil, errors.Join(err, closeDevices(devs), closeGPU(g))
 	}
-	return &session{s, devs, g}, nil
+	hide, err := s.Publish(publishEvery)
+	if err != nil { // nobody's work waits for statistics
+		hide = func() {}
+	}
+	return &session{s, devs, g, hide}, nil
 }
+
+// publishEvery is how old the statistics of a running verb are at most.
+const publishEvery = 250 * time.Millisecond
 
 // close ends the store, then its devices, whatever became of the caller's
 // context: what was put must not be lost to an interrupt.
 func (s *session) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
+	s.hide()
 	return errors.Join(s.Close(ctx), closeDevices(s.devs), closeGPU(s.gpu))
 }
 
