@@ -1,8 +1,6 @@
 package store
 
 import (
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/ugds-store/ugds/internal/statpage"
@@ -23,9 +21,10 @@ const PublishedKind = "store"
 
 // Publish shows the counters of the store to other processes, which read them by
 // the pid of this one (ugdsctl stats), until stop is called, which must be before
-// Close. What they see is at most every old; from 10 ms to an hour.
-func (s *Store) Publish(every time.Duration) (stop func(), err error) {
-	doc := Published{Kind: PublishedKind, Program: filepath.Base(os.Args[0]), Store: s.layout.StoreID.String(), Since: time.Now()}
+// Close. program names this one for people. What they see is at most every old;
+// from 10 ms to an hour.
+func (s *Store) Publish(program string, every time.Duration) (stop func(), err error) {
+	doc := Published{Kind: PublishedKind, Program: program, Store: s.layout.StoreID.String(), Since: time.Now()}
 	for _, d := range s.devs {
 		doc.Devices = append(doc.Devices, d.Info().Target)
 	}

@@ -173,18 +173,7 @@ func documents(t *testing.T) map[string]*fields {
 			continue
 		}
 		if line == "STATS" { // of a put that goes on
-			put, stdin, _ := startShown(t)
-			if _, err := stdin.Write(make([]byte, 3<<20)); err != nil {
-				t.Fatal(err)
-			}
-			for text := ""; !strings.Contains(text, "plain memory"); {
-				text, _, _ = call(t, "", "stats", "--json", "--pid", strconv.Itoa(put.Process.Pid))
-				add(text)
-			}
-			stdin.Close()
-			if err := put.Wait(); err != nil {
-				t.Fatal(err)
-			}
+			addRunning(t, add)
 			continue
 		}
 		args := strings.Fields(line)
@@ -203,6 +192,23 @@ func documents(t *testing.T) map[string]*fields {
 		}
 	}
 	return all
+}
+
+// addRunning adds what stats prints of a put that goes on.
+func addRunning(t *testing.T, add func(text string) string) {
+	t.Helper()
+	put, stdin, _ := startShown(t)
+	if _, err := stdin.Write(make([]byte, 3<<20)); err != nil {
+		t.Fatal(err)
+	}
+	for text := ""; !strings.Contains(text, "plain memory"); {
+		text, _, _ = call(t, "", "stats", "--json", "--pid", strconv.Itoa(put.Process.Pid))
+		add(text)
+	}
+	stdin.Close()
+	if err := put.Wait(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // listFake is what device list prints where there is one controller.

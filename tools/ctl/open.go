@@ -109,7 +109,7 @@ func (e *Env) open(ctx context.Context, verb string, t *Target, readOnly bool) (
 	if err != nil {
 		return nil, errors.Join(err, closeDevices(devs), closeGPU(g))
 	}
-	hide, err := s.Publish(publishEvery)
+	hide, err := s.Publish("ugdsctl", publishEvery)
 	if err != nil { // nobody's work waits for statistics
 		hide = func() {}
 	}
