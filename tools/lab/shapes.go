@@ -33,9 +33,12 @@ type suite struct {
 }
 
 const (
-	mib      = 1 << 20
-	diskSize = 256 * mib
-	gpuSize  = 64 * mib
+	mib       = 1 << 20
+	diskSize  = 256 * mib
+	smallDisk = 64 * mib
+	gpuSize   = 64 * mib
+	badRead   = 8192 // blocks of 512 bytes
+	badWrite  = 16384
 	// noKernelDriver keeps the kernel's own driver off: it is built in, and would
 	// take the disks before a test can.
 	noKernelDriver = "initcall_blacklist=nvme_init"
@@ -43,10 +46,10 @@ const (
 
 // skipped are cases of the device contract that are left out here. The first need
 // what QEMU's controller cannot do, to fail a chosen command or to keep one while it
-// is reset; TestHungCommand, TestMediaError and TestFailedFlush stand for them. The
+// is reset; TestDeviceHangs, TestDeviceMediaError and TestDeviceFailedFlush stand for them. The
 // others have nothing to do with how completions are noticed, and run polled only.
-const skipped = `^TestDevice$/./^(I04ContextEndsWait|CloseInFlight|IsolateInFlight|ResetBounded|FailedEntry|FailedFlushIsolates)$` +
-	`|^TestDevice$/^(interrupts|hybrid)$/^(Geometry|C[0-9].*|MixedBatch|BatchLimits|Fields|StaleGeneration|AttachDetach|WriteZeroes|` +
+const skipped = `^TestDeviceContract$/./^(I04ContextEndsWait|CloseInFlight|IsolateInFlight|ResetBounded|FailedEntry|FailedFlushIsolates)$` +
+	`|^TestDeviceContract$/^(interrupts|hybrid)$/^(Geometry|C[0-9].*|MixedBatch|BatchLimits|Fields|StaleGeneration|AttachDetach|WriteZeroes|` +
 	`Discard|I10Counters|AfterClose)$`
 
 // ssd is an NVMe controller with one namespace on a disk image.
@@ -55,6 +58,29 @@ func ssd(n int, options string) []string {
 	return []string{"-blockdev", fmt.Sprintf("driver=file,node-name=f%d,filename=DIR/ssd%d.raw,discard=unmap", n, n),
 		"-blockdev", fmt.Sprintf("driver=raw,node-name=d%d,file=f%d", n, n),
 		"-device", fmt.Sprintf("nvme,id=%s,serial=LAB%d,drive=d%d,max_ioqpairs=8%s", id, n, n, options)}
+}
+
+// badSSD is one whose block badRead cannot be read and whose block badWrite cannot be
+// written, and that fails every flush.
+func badSSD(n int) []string {
+	inject := ""
+	for i, what := range []string{fmt.Sprintf("iotype=read,sector=%d", badRead), fmt.Sprintf("iotype=write,sector=%d", badWrite), "iotype=flush"} {
+		field, value, _ := strings.Cut(what, ",")
+		for _, f := range []string{"event=none", "errno=5", field, value} {
+			if f != "" {
+				inject += fmt.Sprintf(",inject-error.%d.%s", i, f)
+			}
+		}
+	}
+	return []string{"-blockdev", fmt.Sprintf("driver=file,node-name=f%d,filename=DIR/ssd%d.raw", n, n),
+		"-blockdev", fmt.Sprintf("driver=blkdebug,node-name=b%d,image=f%d%s", n, n, inject),
+		"-blockdev", fmt.Sprintf("driver=raw,node-name=d%d,file=b%d", n, n),
+		"-device", fmt.Sprintf("nvme,id=nvme%d,serial=LAB%d,drive=d%d", n, n, n)}
+}
+
+// pluggedSSD is one in a slot, from which it can be pulled.
+func pluggedSSD(n int) []string {
+	return join([]string{"-device", "pcie-root-port,id=slot0,slot=1,chassis=1"}, ssd(n, ",bus=slot0"))
 }
 
 // fakeGPU is a device whose BAR 2 is memory that nothing else uses.
@@ -70,32 +96,33 @@ func join(parts ...[]string) (out []string) {
 	return out
 }
 
-// twoDisks are the devices of most shapes.
-var twoDisks = join(ssd(0, ",mdts=7"), ssd(1, ",mdts=5"), fakeGPU())
+// devices are those of most shapes. The guest sorts by address, so that the one in a
+// slot is the last controller.
+var devices = join(ssd(0, ",mdts=7"), ssd(1, ",mdts=5"), fakeGPU(), badSSD(2), pluggedSSD(3))
 
-var twoImages = []image{{"ssd0.raw", diskSize}, {"ssd1.raw", diskSize}}
+var images = []image{{"ssd0.raw", diskSize}, {"ssd1.raw", diskSize}, {"ssd2.raw", smallDisk}, {"ssd3.raw", smallDisk}}
 
 // kdrvSuites run through the repository's kernel module.
 var kdrvSuites = []suite{{name: "kdrv", pkg: "tools/lab/guest",
-	args: []string{"-transport", "kdrv", "-test.run", "^Test(Kdrv|Conformance$|Device$)", "-test.skip", skipped}}}
+	args: []string{"-transport", "kdrv", "-test.run", "^Test(Kdrv|Seam|Device)", "-test.skip", skipped}}}
 
 // shapes are the machines of the lab. One without suites is not booted.
 var shapes = []shape{
 	{
 		name: "plain", append: noKernelDriver, kmod: true,
-		devices: twoDisks, images: twoImages,
+		devices: devices, images: images,
 		suites: kdrvSuites,
 	},
 	{
 		name: "translated", iommu: true, append: noKernelDriver, kmod: true,
-		devices: twoDisks, images: twoImages,
+		devices: devices, images: images,
 		suites: kdrvSuites,
 	},
 	{
 		name: "vfio", iommu: true, append: noKernelDriver,
 		modules: []string{"vfio-pci", "vfio_iommu_type1"},
-		devices: twoDisks, images: twoImages,
-		suites: []suite{{name: "guest", pkg: "tools/lab/guest", args: []string{"-transport", "vfio", "-test.skip", skipped + "|^TestKdrv"}}},
+		devices: devices, images: images,
+		suites: []suite{{name: "guest", pkg: "tools/lab/guest", args: []string{"-transport", "vfio", "-test.skip", skipped + "|^TestKdrv|^TestVFIOChild$"}}},
 	},
 }
 

@@ -31,37 +31,39 @@ type link struct {
 }
 
 // openLink opens the device at a PCI address such as "0000:01:00.0".
-func openLink(address string) (l *link, err error) {
-	l = &link{name: "pci:" + address, address: address}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, l.close())
-		}
-	}()
-	number, err := groupOf(address)
+func openLink(address string) (*link, error) {
+	l := &link{name: "pci:" + address, address: address}
+	if err := l.open(); err != nil {
+		return nil, errors.Join(err, l.close())
+	}
+	return l, nil
+}
+
+func (l *link) open() error {
+	number, err := groupOf(l.address)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := l.openGroup("/dev/vfio/" + number); err != nil {
-		return nil, err
+		return err
 	}
 	if err := l.openContainer(); err != nil {
-		return nil, base.Wrap("open", l.name, err)
+		return base.Wrap("open", l.name, err)
 	}
-	if l.dev, err = unix.VFIODevice(l.group, address); err != nil {
-		return nil, base.Wrap("open", l.name, err)
+	if l.dev, err = unix.VFIODevice(l.group, l.address); err != nil {
+		return base.Wrap("open", l.name, err)
 	}
 	if l.flags, err = unix.VFIODeviceFlags(l.dev); err != nil {
-		return nil, base.Wrap("open", l.name, err)
+		return base.Wrap("open", l.name, err)
 	}
 	if l.flags&unix.VFIODevicePCI == 0 {
-		return nil, base.Errorf("open", l.name, base.ErrNotSupported, "it is not a PCI device")
+		return base.Errorf("open", l.name, base.ErrNotSupported, "it is not a PCI device")
 	}
 	l.iommu, err = unix.VFIOIOMMUOf(l.container)
 	if err == nil && len(l.iommu.Ranges) == 0 {
 		err = base.Errorf("open", l.name, base.ErrNotSupported, "the kernel does not tell which bus addresses are usable; it is older than 5.4")
 	}
-	return l, err
+	return base.Wrap("open", l.name, err)
 }
 
 // groupOf finds the group of a device that is bound to our driver.
@@ -77,7 +79,11 @@ func groupOf(address string) (string, error) {
 		return "", base.WithHint(base.Errorf("open", name, base.ErrNotSupported, "no IOMMU translates for it"),
 			"enable the IOMMU in the firmware and with intel_iommu=on, or use the kernel module")
 	case filepath.Base(driver) != driverName:
-		return "", base.WithHint(base.Errorf("open", name, base.ErrInvalid, "it is bound to %q, not to %s", filepath.Base(driver), driverName),
+		now := "no driver"
+		if driver != "" {
+			now = filepath.Base(driver)
+		}
+		return "", base.WithHint(base.Errorf("open", name, base.ErrInvalid, "it is bound to %s, not to %s", now, driverName),
 			"docs/hardware.md says how to bind it")
 	}
 	return filepath.Base(group), nil

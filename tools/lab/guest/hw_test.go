@@ -12,9 +12,9 @@ import (
 	"github.com/ugds-store/ugds/driver/nvme"
 )
 
-// TestConformance runs the suite of the hardware seam. What the device sees of
+// TestSeam runs the suite of the hardware seam. What the device sees of
 // memory is seen with the controller's own reads and writes.
-func TestConformance(t *testing.T) {
+func TestSeam(t *testing.T) {
 	expectFaults(t)
 	for _, c := range hwtest.Cases() {
 		t.Run(c.Name, func(t *testing.T) {

@@ -3,14 +3,18 @@
 package guest
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"flag"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/driver/ctrl"
 	"github.com/ugds-store/ugds/driver/hw"
 	"github.com/ugds-store/ugds/driver/hw/kdrv"
@@ -107,10 +111,12 @@ func within(t testing.TB, d time.Duration) context.Context {
 // soon bounds a step of a test. The machine is emulated, and shares its processors.
 func soon(t testing.TB) context.Context { t.Helper(); return within(t, time.Minute) }
 
-// openCtrl brings a controller up; the test closes it, unless it has done so.
-func openCtrl(t testing.TB, address string, o ctrl.Options) *ctrl.Device {
+// openCtrl brings controller n up and closes it at the end of the test. The hardware
+// below it is for tests that disturb it.
+func openCtrl(t testing.TB, n int, o ctrl.Options) (*ctrl.Device, hw.Device) {
 	t.Helper()
-	d, err := ctrl.Open(soon(t), openHW(t, address), o)
+	dev := openHW(t, nth(t, classNVMe, n))
+	d, err := ctrl.Open(soon(t), dev, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +125,74 @@ func openCtrl(t testing.TB, address string, o ctrl.Options) *ctrl.Device {
 			t.Errorf("close: %v", err)
 		}
 	})
-	return d
+	return d, dev
+}
+
+// region is memory of n bytes that holds a pattern.
+func region(t testing.TB, n int64, seed byte) *driver.Region {
+	t.Helper()
+	r, err := driver.AllocRegion(n, "lab")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Errorf("region: %v", err)
+		}
+	})
+	pattern(r.CPU(), seed)
+	return r
+}
+
+// pattern fills b with bytes of which no two blocks are the same.
+func pattern(b []byte, seed byte) {
+	rnd := rand.New(rand.NewPCG(uint64(seed), 7))
+	for i := range b {
+		b[i] = byte(rnd.Uint32())
+	}
+}
+
+func write(off int64, r *driver.Region) driver.Request {
+	return driver.Request{Op: driver.OpWrite, Off: off, Len: r.Size(), Segs: []driver.Seg{r.Seg(0, r.Size())}}
+}
+
+func read(off int64, r *driver.Region) driver.Request {
+	return driver.Request{Op: driver.OpRead, Off: off, Len: r.Size(), Segs: []driver.Seg{r.Seg(0, r.Size())}}
+}
+
+func do(t testing.TB, d driver.Device, reqs ...driver.Request) {
+	t.Helper()
+	if err := driver.Do(soon(t), d, reqs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// roundTrip writes a pattern, reads it back into other memory, and compares.
+func roundTrip(t testing.TB, d driver.Device, off, n int64, seed byte) {
+	t.Helper()
+	from, to := region(t, n, seed), region(t, n, seed+1)
+	do(t, d, write(off, from))
+	do(t, d, read(off, to))
+	if !bytes.Equal(from.CPU(), to.CPU()) {
+		t.Errorf("%d bytes at %d came back changed", n, off)
+	}
+}
+
+func wantErr(t testing.TB, what string, err, class error) {
+	t.Helper()
+	if !errors.Is(err, class) {
+		t.Errorf("%s: got %v, want %v", what, err, class)
+	}
+}
+
+// eventually waits for something that the machine outside brings about.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("timed out: %s", what)
+		}
+	}
 }
 
 // kernelSays writes a line to the kernel's log.

@@ -1,0 +1,225 @@
+//go:build ugds_lab
+
+package guest
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/driver/ctrl"
+	"github.com/ugds-store/ugds/driver/nvme"
+	"github.com/ugds-store/ugds/internal/base"
+)
+
+// Controllers by their place in the machine; see tools/lab/shapes.go.
+const (
+	healthySSD = 0
+	badSSD     = 2
+	slotSSD    = 3
+
+	badRead  = 8192 * 512 // bytes
+	badWrite = 16384 * 512
+)
+
+// TestDeviceMediaError: a block that cannot be read, or written, fails its request with
+// the controller's status and where it happened, and nothing else.
+func TestDeviceMediaError(t *testing.T) {
+	d, _ := openCtrl(t, badSSD, ctrl.Options{})
+	r := region(t, 64*base.KiB, 1)
+	for _, c := range []struct {
+		op   driver.Op
+		at   int64
+		want nvme.Status
+	}{{driver.OpRead, badRead, nvme.StatusUnrecoveredRead}, {driver.OpWrite, badWrite, nvme.StatusWriteFault}} {
+		req := func(off int64) driver.Request {
+			return driver.Request{Op: c.op, Off: off, Len: 4096, Segs: []driver.Seg{r.Seg(0, 4096)}}
+		}
+		b := driver.Batch{Reqs: []driver.Request{req(c.at - 4096), req(c.at), req(c.at + 4096)}}
+		if err := errors.Join(d.Submit(soon(t), &b), b.Wait(soon(t))); err != nil {
+			t.Fatal(err)
+		}
+		var status *nvme.StatusError
+		if err := b.Reqs[1].Err; !errors.As(err, &status) || status.Status.Code() != c.want.Code() || b.Reqs[1].Done != 0 {
+			t.Errorf("%v of the bad block: %v, %d bytes done", c.op, err, b.Reqs[1].Done)
+		}
+		for _, i := range []int{0, 2} {
+			if q := b.Reqs[i]; q.Err != nil || q.Done != 4096 {
+				t.Errorf("%v beside the bad block: %v, %d bytes done", c.op, q.Err, q.Done)
+			}
+		}
+	}
+	if s := d.Stats(); d.State() != driver.StateReady || s.Errors != 2 {
+		t.Errorf("%v, %+v", d.State(), s)
+	}
+	roundTrip(t, d, 0, 64*base.KiB, 2)
+}
+
+// TestDeviceFailedFlush: a flush that fails isolates the device; a reset brings it back.
+func TestDeviceFailedFlush(t *testing.T) {
+	d, _ := openCtrl(t, badSSD, ctrl.Options{})
+	if !d.Info().VolatileCache {
+		t.Fatal("the controller says that it has no cache")
+	}
+	before := d.Incarnation()
+	wantErr(t, "flush", driver.Flush(soon(t), d), base.ErrIsolated)
+	if d.State() != driver.StateIsolated || d.Incarnation() != before+1 {
+		t.Errorf("%v, incarnation %d", d.State(), d.Incarnation())
+	}
+	if err := d.Reset(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	roundTrip(t, d, 0, 64*base.KiB, 3)
+}
+
+// TestDeviceHangs: commands that never end. A caller's deadline ends its wait and
+// nothing else (I4); the device's own isolates it; then memory is given back, once, and
+// after a reset the device works again.
+func TestDeviceHangs(t *testing.T) {
+	d, _ := openCtrl(t, healthySSD, ctrl.Options{Watch: 5 * time.Millisecond, Deadline: ctrl.Deadlines{ReadWrite: 4 * time.Second}})
+	roundTrip(t, d, 0, base.MiB, 4)
+	throttle(t, healthySSD, true)
+	defer throttle(t, healthySSD, false)
+	first, r := region(t, 4096, 5), region(t, 32*base.KiB, 6)
+	do(t, d, read(0, first)) // the one that the throttle lets through
+	var b driver.Batch
+	for i := range int64(8) {
+		b.Reqs = append(b.Reqs, driver.Request{Op: driver.OpWrite, Off: 8*base.MiB + i*4096, Len: 4096, Segs: []driver.Seg{r.Seg(i*4096, 4096)}})
+	}
+	if err := d.Submit(soon(t), &b); err != nil {
+		t.Fatal(err)
+	}
+	wantErr(t, "wait", b.Wait(within(t, 50*time.Millisecond)), base.ErrTimeout)
+	wantErr(t, "close of the region", r.Close(), base.ErrBusy)
+	wantErr(t, "close", d.Close(within(t, 50*time.Millisecond)), base.ErrBusy)
+	if d.State() != driver.StateReady {
+		t.Errorf("a caller's deadline made the device %v", d.State())
+	}
+	if err := b.Wait(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range b.Reqs {
+		wantErr(t, "entry", b.Reqs[i].Err, base.ErrIsolated)
+	}
+	wantErr(t, "cause", b.Reqs[0].Err, base.ErrTimeout)
+	if d.State() != driver.StateIsolated || d.Incarnation() != 1 || r.InFlight() != 0 {
+		t.Errorf("%v, incarnation %d, %d holds", d.State(), d.Incarnation(), r.InFlight())
+	}
+	throttle(t, healthySSD, false)
+	if err := d.Reset(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	roundTrip(t, d, 8*base.MiB, base.MiB, 7)
+}
+
+// TestDeviceFatal: a controller that cannot reach its queues any more reports a fatal
+// state, without a completion (CSTS.CFS).
+func TestDeviceFatal(t *testing.T) {
+	expectFaults(t)
+	address := nth(t, classNVMe, healthySSD)
+	d, dev := openCtrl(t, healthySSD, ctrl.Options{Watch: 5 * time.Millisecond})
+	r := region(t, 4096, 8)
+	setMaster(t, address, false)
+	b := driver.Batch{Reqs: []driver.Request{read(0, r)}}
+	if err := errors.Join(d.Submit(soon(t), &b), b.Wait(soon(t))); err != nil {
+		t.Fatal(err)
+	}
+	wantErr(t, "read", b.Err(), base.ErrIsolated)
+	t.Log(b.Err())
+	if v, err := dev.Load32(nvme.RegCSTS); err != nil || d.State() != driver.StateIsolated {
+		t.Errorf("%v, CSTS %#x, %v", d.State(), v, err)
+	}
+	setMaster(t, address, true)
+	if err := d.Reset(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	roundTrip(t, d, 0, base.MiB, 9)
+}
+
+// setMaster switches bus mastering behind everybody's back.
+func setMaster(t testing.TB, address string, on bool) {
+	t.Helper()
+	f, err := os.OpenFile(sysPCI+"devices/"+address+"/config", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var b [2]byte
+	if _, err := f.ReadAt(b[:], 4); err != nil {
+		t.Fatal(err)
+	}
+	b[0] &^= 4
+	if on {
+		b[0] |= 4
+	}
+	if _, err := f.WriteAt(b[:], 4); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestDeviceEvents: the controller reports a warning by itself, and health shows it.
+func TestDeviceEvents(t *testing.T) {
+	d, _ := openCtrl(t, healthySSD, ctrl.Options{Watch: 5 * time.Millisecond})
+	if h, err := d.Health(soon(t)); err != nil || !h.OK || d.Warning() != "" {
+		t.Fatalf("%+v, %v, %q", h, err, d.Warning())
+	}
+	warn := func(bits int) {
+		qmp(t, "qom-set", map[string]any{"path": "/machine/peripheral/nvme0", "property": "smart_critical_warning", "value": bits})
+	}
+	warn(4) // reliability is degraded
+	defer warn(0)
+	eventually(t, "the event", func() bool { return d.Warning() != "" })
+	t.Log(d.Warning())
+	if h, err := d.Health(soon(t)); err != nil || h.OK || h.Critical == "" {
+		t.Errorf("%+v, %v", h, err)
+	}
+}
+
+// TestDeviceUnplug: somebody asks for the device while it is in use. What is in flight
+// ends, the device is closed, and when it comes back it has what was written.
+func TestDeviceUnplug(t *testing.T) {
+	address := nth(t, classNVMe, slotSSD)
+	d, _ := openCtrl(t, slotSSD, ctrl.Options{Watch: 5 * time.Millisecond})
+	from := region(t, base.MiB, 10)
+	do(t, d, write(0, from))
+	if err := driver.Flush(soon(t), d); err != nil {
+		t.Fatal(err)
+	}
+	loop, r, ctx := make(chan error, 1), region(t, 64*base.KiB, 12), within(t, 3*time.Minute)
+	go func() {
+		var err error
+		for err == nil {
+			err = driver.Do(ctx, d, read(0, r))
+		}
+		loop <- err
+	}()
+	time.Sleep(50 * time.Millisecond)
+	qmp(t, "device_del", map[string]any{"id": "nvme3"})
+	select {
+	case err := <-loop:
+		wantErr(t, "the reader", err, base.ErrDeviceGone)
+	case <-time.After(2 * time.Minute):
+		t.Fatal("the reader goes on")
+	}
+	eventually(t, "removed", func() bool { return d.State() == driver.StateRemoved })
+	wantErr(t, "reset", d.Reset(soon(t)), base.ErrDeviceGone)
+	eventually(t, "the system lets it go", func() bool {
+		_, err := os.Stat(sysPCI + "devices/" + address)
+		return os.IsNotExist(err)
+	})
+	plug := func() (done bool) {
+		answer := qmpTry(t, "device_add", map[string]any{"driver": "nvme", "id": "nvme3", "serial": "LAB3", "drive": "d3", "bus": "slot0"})
+		return answer == ""
+	}
+	eventually(t, "the slot is free", plug)
+	eventually(t, "it is back", func() bool { return len(devicesOf(t, classNVMe)) == slotSSD+1 })
+	again, _ := openCtrl(t, slotSSD, ctrl.Options{})
+	to := region(t, base.MiB, 11)
+	do(t, again, read(0, to))
+	if !bytes.Equal(from.CPU(), to.CPU()) {
+		t.Error("what was written before is not there")
+	}
+}
