@@ -98,14 +98,34 @@ func (m *Mover) way(e Endpoint, off int64, p gpu.Ptr, n int64, write bool) (driv
 	if pin != nil {
 		path.Path = pin.path
 	}
-	if m.opt.Strict && path.Path == driver.PathStaged {
-		return path, base.Errorf("move", p.String(), base.ErrNotSupported, "strict, and %s", path.Reason)
+	if path.Path == driver.PathStaged {
+		if err := m.mayStage(&path, p, n); err != nil {
+			return path, err
+		}
 	}
 	if pin != nil {
 		_, _, err := e.place(off, n, write)
 		return path, err
 	}
 	return path, nil
+}
+
+// mayStage tells whether a transfer may pass host memory, and makes its reason
+// exact.
+func (m *Mover) mayStage(path *driver.PathKey, p gpu.Ptr, n int64) error {
+	small := n < m.opt.Threshold
+	switch {
+	case m.opt.Strict:
+		return base.Errorf("move", p.String(), base.ErrNotSupported, "strict, and %s", path.Reason)
+	case m.opt.Compat == CompatOff && !small:
+		return base.WithHint(base.Errorf("move", p.String(), base.ErrNotSupported, "compat mode is OFF, and %s", path.Reason),
+			"compat mode AUTO stages what cannot go directly")
+	case m.opt.Compat == CompatOn:
+		path.Reason = ReasonCompat
+	case small:
+		path.Reason = ReasonSmall
+	}
+	return nil
 }
 
 // why makes the reason of a transfer with a device exact.
@@ -169,6 +189,9 @@ const fineChunk = 256 * base.KiB
 
 // chunkFor is the size of the chunks of a request of n bytes.
 func (m *Mover) chunkFor(n int64) int64 {
+	if m.opt.TaskBytes > 0 {
+		return min(m.opt.TaskBytes, m.opt.ChunkBytes)
+	}
 	share := base.AlignUp(n/int64(2*m.opt.Threads)+1, gpu.HostPage)
 	return min(m.opt.ChunkBytes, max(share, fineChunk))
 }

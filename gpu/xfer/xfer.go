@@ -35,6 +35,8 @@ const (
 	ReasonNoTransport  = "the device takes no dma-bufs"
 	ReasonUnregistered = "the memory is not registered"
 	ReasonPinned       = "pinned host memory"
+	ReasonCompat       = "compat mode is ON"
+	ReasonSmall        = "smaller than the threshold"
 )
 
 // Limits of the options, tested on both sides.
@@ -62,9 +64,17 @@ type Options struct {
 	SmallBytes int64
 	// NoKernel moves small values by copies even where a kernel could.
 	NoKernel bool
+	// TaskBytes cuts every request into pieces of exactly this size, but for its
+	// last one; ChunkBytes bounds it. 0 cuts by the size of the request.
+	TaskBytes int64
 	// Strict refuses every way that passes host memory with a CPU copy:
 	// ErrNotSupported with the reason, before anything moves.
 	Strict bool
+	// Compat says what is done where the direct way is not to be had.
+	Compat Compat
+	// Threshold is the size in bytes below which transfers are staged anyway, and
+	// which CompatOff lets pass. Strict does not. Default 0.
+	Threshold int64
 	// CopyTimeout is how long a copy may take before its lane is given up and
 	// stays quarantined. Default 30 s.
 	CopyTimeout time.Duration
@@ -108,6 +118,8 @@ func (o Options) validate() error {
 	check(true, "Lanes", int64(o.Lanes), 1, MaxLanes)
 	check(true, "Threads", int64(o.Threads), 1, int64(MaxLanes))
 	check(true, "SmallBytes", o.SmallBytes, 1, MaxSmall)
+	check(true, "Threshold", o.Threshold, 0, MaxTask)
+	check(o.TaskBytes == 0 || o.TaskBytes >= gpu.HostPage, "TaskBytes (0, or from 4096 on)", o.TaskBytes, 0, MaxTask)
 	check(true, "CopyTimeout", int64(o.CopyTimeout), 1, int64(time.Hour))
 	return errors.Join(errs...)
 }
