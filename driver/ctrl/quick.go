@@ -23,13 +23,14 @@ func (u *burst) quick(from int) (sent int) {
 	d, q, table, reqs := u.d, u.q, u.at.table, u.run.reqs[from:]
 	size, spare, tail, free := u.region.Size(), u.spare, q.tail, q.free
 	shift, boundary := d.geo.BlockShift&63, uint64(d.geo.Boundary)
+	most := min(u.most, size, d.info.Capacity) // so that no difference below is negative
 	for ; sent < few; sent++ {
 		e := &entries[sent]
 		if len(e.Segs) != 1 || e.Op > driver.OpWrite {
 			break
 		}
 		g, n := &e.Segs[0], e.Len
-		if g.Region != u.region || g.Gen != u.gen || g.Len != n || n <= 0 || n > u.most || n > spare ||
+		if g.Region != u.region || g.Gen != u.gen || g.Len != n || n <= 0 || n > most || n > spare ||
 			!base.IsAligned(e.Off|n, d.info.BlockSize) || !base.IsAligned(g.Off, dword) ||
 			uint64(e.Off) > uint64(d.info.Capacity-n) || uint64(g.Off) > uint64(size-n) {
 			break

@@ -41,9 +41,12 @@ type Namespace struct {
 	Extended   bool   // metadata follows each block in the buffer
 	Protection uint8  // type of end-to-end protection, only described
 	NOIOB      uint16 // optimal I/O boundary, blocks
-	Shared     bool   // other controllers may use it
-	ReadOnly   bool   // write protected
-	Inactive   bool   // not attached: not in the active list
+	// Allocatable is NCAP, if not 0: how many of the blocks can be written at once.
+	// It is only described.
+	Allocatable uint64
+	Shared      bool // other controllers may use it
+	ReadOnly    bool // write protected
+	Inactive    bool // not attached: not in the active list
 }
 
 // Config describes a controller. Start from Default and change what the case is

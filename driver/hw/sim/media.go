@@ -365,6 +365,9 @@ func (m *media) identify() *nvme.IdentifyNamespace {
 	}
 	id.NSZE.Set(m.ns.Blocks)
 	id.NCAP.Set(m.ns.Blocks)
+	if m.ns.Allocatable != 0 {
+		id.NCAP.Set(m.ns.Allocatable)
+	}
 	id.NUSE.Set(m.ns.Blocks)
 	id.NVMCAP.Set(m.bytes)
 	id.NOIOB.Set(m.ns.NOIOB)
