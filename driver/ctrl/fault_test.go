@@ -38,7 +38,7 @@ func TestI04Zombies(t *testing.T) {
 	cfg := sim.Default(16 * base.MiB)
 	cfg.Real = true
 	s := model(t, cfg)
-	d := opened(t, s, ctrl.Options{Watch: -1, Deadline: ctrl.Deadlines{ReadWrite: 20 * time.Millisecond}})
+	d := opened(t, s, ctrl.Options{Watch: -1, Deadline: ctrl.Deadlines{ReadWrite: 300 * time.Millisecond}})
 	b := reads(t, d, 4, 4096)
 	r := b.Reqs[0].Segs[0].Region
 	s.Hold(true)
@@ -48,7 +48,7 @@ func TestI04Zombies(t *testing.T) {
 		t.Errorf("the caller's deadline: %v, %v", err, d.State())
 	}
 	cancel()
-	ctx, cancel = context.WithTimeout(context.Background(), 60*time.Millisecond)
+	ctx, cancel = context.WithTimeout(context.Background(), 600*time.Millisecond)
 	if err := b.Wait(ctx); !errors.Is(err, base.ErrTimeout) || d.State() != driver.StateIsolated || d.Incarnation() != 1 {
 		t.Errorf("the device's deadline: %v, %v", err, d.State())
 	}
@@ -428,7 +428,7 @@ func TestInterruptModeSleeps(t *testing.T) {
 	cfg := sim.Default(64 * base.MiB)
 	cfg.Real, cfg.Service = true, sim.ServiceFixed
 	s := model(t, cfg)
-	d := opened(t, s, ctrl.Options{Mode: ctrl.Interrupts, Watch: 5 * time.Millisecond, Deadline: ctrl.Deadlines{ReadWrite: 30 * time.Millisecond}})
+	d := opened(t, s, ctrl.Options{Mode: ctrl.Interrupts, Watch: 5 * time.Millisecond, Deadline: ctrl.Deadlines{ReadWrite: time.Second}})
 	b := reads(t, d, 8, base.MiB)
 	for range 10 {
 		run(t, d, b)
