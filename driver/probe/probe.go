@@ -4,8 +4,11 @@ package probe
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/driver/ctrl"
@@ -106,6 +109,50 @@ func Open(ctx context.Context, target string, o Options) (driver.Device, error) 
 		return d, nil
 	}
 	return nil, unsupported(target)
+}
+
+// OpenAll opens several devices, or none. Controllers are brought up at the same
+// time, which takes each up to seconds; files and block devices are opened in their
+// order, so that of two programs that want the same ones one gets them all. options
+// gives those of a target; it may be called from several goroutines. The error is
+// that of the first target that failed.
+func OpenAll(ctx context.Context, targets []string, options func(target string) Options) ([]driver.Device, error) {
+	return openAll(targets, func(target string) (driver.Device, error) { return Open(ctx, target, options(target)) })
+}
+
+// openAll is OpenAll for whatever opens one.
+func openAll(targets []string, open func(target string) (driver.Device, error)) ([]driver.Device, error) {
+	devs, errs := make([]driver.Device, len(targets)), make([]error, len(targets))
+	var wg sync.WaitGroup
+	for i, target := range targets {
+		if t, err := Parse(target); err == nil && t.Scheme != "file" {
+			wg.Go(func() { devs[i], errs[i] = open(target) })
+		} else if devs[i], errs[i] = open(target); errs[i] != nil {
+			break
+		}
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return nil, errors.Join(err, closeAll(devs))
+		}
+	}
+	return devs, nil
+}
+
+// closeLimit bounds the closing of devices that were opened in vain.
+const closeLimit = 30 * time.Second
+
+func closeAll(devs []driver.Device) error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeLimit)
+	defer cancel()
+	var errs []error
+	for _, d := range devs {
+		if d != nil {
+			errs = append(errs, d.Close(ctx))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // openSim opens a controller model. Without a file behind it, it lives as long as

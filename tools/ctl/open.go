@@ -57,18 +57,12 @@ func (e *Env) openDevices(ctx context.Context, t *Target, p parts, readOnly bool
 	if err := p.twice(); err != nil {
 		return nil, err
 	}
-	var devs []driver.Device
-	for _, target := range p.devices {
-		d, err := probe.Open(ctx, target, probe.Options{File: file.Options{
+	return probe.OpenAll(ctx, p.devices, func(target string) probe.Options {
+		return probe.Options{File: file.Options{
 			ReadOnly: readOnly, Wait: t.Wait, Discard: p.discard, Owner: "ugdsctl",
 			OnWait: func(why string) { fmt.Fprintf(e.Stderr, "ugdsctl: waiting for %s: %s\n", target, why) },
-		}})
-		if err != nil {
-			return nil, errors.Join(err, closeDevices(devs))
-		}
-		devs = append(devs, d)
-	}
-	return devs, nil
+		}}
+	})
 }
 
 func closeDevices(devs []driver.Device) error {
