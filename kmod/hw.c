@@ -228,14 +228,21 @@ int ugds_stop(struct ugds_device *ud, u32 timeout_ms, bool reset, u32 *how)
 
 /*
  * Cuts a running controller off, for a reason that is not its owner's. It sleeps,
- * for two seconds at most.
+ * for three seconds at most.
+ *
+ * Bus mastering goes first: that is what stops a piece of hardware. The model of a
+ * controller, in a virtual machine, may have looked memory up when a command began,
+ * and go on with it; so the controller is disabled too, which ends its commands.
  */
 void ugds_isolate(struct ugds_device *ud, enum ugds_why why)
 {
 	mutex_lock(&ud->hw_lock);
 	if (ud->state == UGDS_RUNNING) {
-		if (!quiet(ud) && ud->bar && pci_device_is_present(ud->pdev) &&
-		    disable(ud, REVOKE_MS))
+		bool off = quiet(ud);
+		int err = ud->bar ? disable(ud, REVOKE_MS) : 0;
+
+		trace_ugds_step(MINOR(ud->dev.devt), UGDS_STEP_DISABLE, err);
+		if (!off && err && pci_device_is_present(ud->pdev))
 			pci_err(ud->pdev, "%s: neither bus mastering nor CC.EN stopped the controller\n",
 				dev_name(&ud->dev));
 		trace_ugds_step(MINOR(ud->dev.devt), UGDS_STEP_ISOLATED, why);

@@ -1,0 +1,91 @@
+//go:build ugds_lab
+
+package guest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"os"
+
+	"github.com/ugds-store/ugds/internal/unix"
+)
+
+// The module that plays a GPU, as kmod/test/fakegpu.h defines it.
+
+type gpuExport struct {
+	Address, BAR uint32
+	Offset, Len  uint64
+	Flags        uint32
+	FD           int32
+}
+
+type gpuMove struct {
+	FD   int32
+	Lose uint32
+}
+
+const (
+	gpuStatic = 1 << 0
+	gpuNoPin  = 1 << 1
+
+	gpuExportNr = 3<<30 | 32<<16 | 0xC8<<8
+	gpuMoveNr   = 1<<30 | 8<<16 | 0xC8<<8 | 1
+)
+
+func gpuDo[T any](t testing.TB, request uintptr, arg *T) {
+	t.Helper()
+	f, err := unix.Open("/dev/ugds_fakegpu", unix.ReadWrite, 0)
+	if err == nil {
+		defer f.Close()
+		err = unix.Ioctl(f, request, arg)
+	}
+	if err != nil {
+		t.Fatalf("the module that plays a GPU: %v", err)
+	}
+}
+
+// gpuMemory exports n bytes at off of the GPU's memory as a dma-buf, and maps them.
+func gpuMemory(t testing.TB, off, n int64, flags uint32) (buf *unix.FD, view []byte) {
+	t.Helper()
+	var domain, bus, slot, function uint32
+	if _, err := fmt.Sscanf(nth(t, classFakeGPU, 0), "%x:%x:%x.%x", &domain, &bus, &slot, &function); err != nil {
+		t.Fatal(err)
+	}
+	a := gpuExport{Address: domain<<16 | bus<<8 | slot<<3 | function, BAR: 2, Offset: uint64(off), Len: uint64(n), Flags: flags}
+	gpuDo(t, gpuExportNr, &a)
+	buf = unix.NewFD(int(a.FD), "GPU memory")
+	view, err := unix.MmapShared(buf, 0, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = unix.Munmap(view)
+		_ = buf.Close()
+	})
+	return buf, view
+}
+
+// gpuRevoke makes the exporter take its memory back, for good with lose.
+func gpuRevoke(t testing.TB, buf *unix.FD, lose bool) {
+	t.Helper()
+	a := gpuMove{FD: int32(buf.Int())}
+	if lose {
+		a.Lose = 1
+	}
+	gpuDo(t, gpuMoveNr, &a)
+}
+
+// gpuRange is where the GPU's memory is on the bus.
+func gpuRange(t testing.TB) (first, last uint64) {
+	t.Helper()
+	text, err := os.ReadFile(sysPCI + "devices/" + nth(t, classFakeGPU, 0) + "/resource")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Sscanf(strings.Split(string(text), "\n")[2], "0x%x 0x%x", &first, &last); err != nil {
+		t.Fatal(err)
+	}
+	return first, last
+}
