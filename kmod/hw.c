@@ -239,14 +239,16 @@ void ugds_isolate(struct ugds_device *ud, enum ugds_why why)
 	mutex_lock(&ud->hw_lock);
 	if (ud->state == UGDS_RUNNING) {
 		bool off = quiet(ud);
-		int err = ud->bar ? disable(ud, REVOKE_MS) : 0;
+		int err;
 
+		/* Told before CSTS changes, so that the owner knows why it does. */
+		trace_ugds_step(MINOR(ud->dev.devt), UGDS_STEP_ISOLATED, why);
+		set_state(ud, UGDS_ISOLATED, why);
+		err = ud->bar ? disable(ud, REVOKE_MS) : 0;
 		trace_ugds_step(MINOR(ud->dev.devt), UGDS_STEP_DISABLE, err);
 		if (!off && err && pci_device_is_present(ud->pdev))
 			pci_err(ud->pdev, "%s: neither bus mastering nor CC.EN stopped the controller\n",
 				dev_name(&ud->dev));
-		trace_ugds_step(MINOR(ud->dev.devt), UGDS_STEP_ISOLATED, why);
-		set_state(ud, UGDS_ISOLATED, why);
 	}
 	mutex_unlock(&ud->hw_lock);
 }

@@ -133,10 +133,16 @@ func (b *doorbell) Ring(v uint32) error {
 	return b.bell.Ring(v)
 }
 
-// Start implements hw.Device.
-func (d *Device) Start(context.Context) error {
+// Start implements hw.Device. A device that the kernel cut off is stopped first: the
+// kernel wants to hear that its owner has noticed.
+func (d *Device) Start(ctx context.Context) error {
 	d.ctl.Lock()
 	defer d.ctl.Unlock()
+	if d.state() == unix.KdrvIsolated {
+		if err := d.stop(ctx); err != nil {
+			return err
+		}
+	}
 	if err := d.usable("start"); err != nil {
 		return err
 	}

@@ -273,13 +273,10 @@ func TestKdrvForked(t *testing.T) {
 
 // TestKdrvResetBySomeoneElse: the owner notices, and goes on after a reset of its own.
 func TestKdrvResetBySomeoneElse(t *testing.T) {
-	seam, d := kdrvCtrl(t, ctrl.Options{Watch: 2 * time.Millisecond})
+	_, d := kdrvCtrl(t, ctrl.Options{Watch: 2 * time.Millisecond})
 	own := hostRegion(t, base.MiB)
 	do(t, d, move(driver.OpRead, 0, own.Seg(0, base.MiB)))
 	writeSys(t, sysPCI+"devices/"+nth(t, classNVMe, 0)+"/reset", "1")
-	if n := notice(t, seam); n != hw.NoticeStopped {
-		t.Errorf("notice: %v", n)
-	}
 	eventually(t, "isolated", func() bool { return d.State() == driver.StateIsolated })
 	if err := d.Reset(soon(t)); err != nil {
 		t.Fatal(err)
@@ -287,6 +284,35 @@ func TestKdrvResetBySomeoneElse(t *testing.T) {
 	do(t, d, move(driver.OpRead, 0, own.Seg(0, base.MiB)))
 }
 
+// TestKdrvNotices: whoever has the seam itself is told.
+func TestKdrvNotices(t *testing.T) {
+	d := kdrvOpen(t, 0)
+	if err := d.Start(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	writeSys(t, sysPCI+"devices/"+nth(t, classNVMe, 0)+"/reset", "1")
+	if n := notice(t, d); n != hw.NoticeStopped {
+		t.Errorf("after a reset: %v", n)
+	}
+	if _, err := d.Load32(nvme.RegCSTS); !errors.Is(err, base.ErrIsolated) || !strings.Contains(err.Error(), "somebody else") {
+		t.Errorf("load: %v", err)
+	}
+	if err := d.Start(soon(t)); err != nil {
+		t.Error(err)
+	}
+	writeSys(t, sysPCI+"drivers/"+kdrv.Module+"/unbind", nth(t, classNVMe, 0))
+	if n := notice(t, d); n != hw.NoticeGone {
+		t.Errorf("after unbinding: %v", n)
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	if n, open := <-d.Notices(); open {
+		t.Errorf("after close: %v", n)
+	}
+}
+
+// notice waits for what the system says next.
 func notice(t testing.TB, d hw.Notifier) hw.Notice {
 	t.Helper()
 	select {
@@ -329,9 +355,6 @@ func TestKdrvRemoved(t *testing.T) {
 				close(stop)
 			})
 			how(address)
-			if n := notice(t, seam); n != hw.NoticeGone {
-				t.Errorf("notice: %v", n)
-			}
 			<-stop
 			wg.Wait()
 			eventually(t, "the state is removed", func() bool { return d.State() == driver.StateRemoved })
