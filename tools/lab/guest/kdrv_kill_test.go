@@ -71,7 +71,7 @@ func TestKdrvKilled(t *testing.T) {
 	defer writeSys(t, tracing+"events/ugds/ugds_step/enable", "0")
 	address := kdrvAddress(t, 0)
 	for round := range 6 {
-		c := child("fly", "UGDS_LAB_ADDRESS="+address)
+		c := another("fly", "UGDS_LAB_ADDRESS="+address)
 		out, err := c.StdoutPipe()
 		if err == nil {
 			err = c.Start()
@@ -88,10 +88,10 @@ func TestKdrvKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = c.Wait()
-		_, d := kdrvCtrl(t, ctrl.Options{}) // waits for the kernel to be done
+		d, _ := openCtrl(t, 0, ctrl.Options{}) // waits for the kernel to be done
 		steps := traced(t)
 		checkOrder(t, steps)
-		own := hostRegion(t, base.MiB)
+		own := region(t, base.MiB, 1)
 		do(t, d, move(driver.OpRead, 0, own.Seg(0, base.MiB)))
 		if err := own.Close(); err != nil {
 			t.Error(err)

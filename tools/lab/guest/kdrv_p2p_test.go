@@ -11,7 +11,6 @@ import (
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/driver/ctrl"
 	"github.com/ugds-store/ugds/driver/hw"
-	"github.com/ugds-store/ugds/driver/hw/kdrv"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/testenv"
 	"github.com/ugds-store/ugds/internal/unix"

@@ -25,21 +25,21 @@ import (
 	"github.com/ugds-store/ugds/internal/unix"
 )
 
-// childVar names what a child of a test does.
-const childVar = "UGDS_LAB_CHILD"
+// taskVar names what a child of a test does.
+const taskVar = "UGDS_LAB_TASK"
 
-// child runs this program again, for the task of the given name, with arguments in
+// another runs this program again, for the task of the given name, with arguments in
 // its environment.
-func child(task string, env ...string) *exec.Cmd {
-	c := exec.Command("/proc/self/exe", "-test.run", "^TestChild$", "-test.v")
-	c.Env = append(append(os.Environ(), childVar+"="+task), env...)
+func another(task string, env ...string) *exec.Cmd {
+	c := exec.Command("/proc/self/exe", "-test.run", "^TestKdrvChild$", "-test.v")
+	c.Env = append(append(os.Environ(), taskVar+"="+task), env...)
 	return c
 }
 
-// TestChild is what children do. It is nothing by itself.
-func TestChild(t *testing.T) {
+// TestKdrvChild is what children do. It is nothing by itself.
+func TestKdrvChild(t *testing.T) {
 	address := os.Getenv("UGDS_LAB_ADDRESS")
-	switch os.Getenv(childVar) {
+	switch os.Getenv(taskVar) {
 	case "open":
 		childOpen(t, address)
 	case "limit":
@@ -106,13 +106,13 @@ func TestKdrvOneOwner(t *testing.T) {
 	if _, err := kdrv.Open(soon(t), address); !errors.Is(err, base.ErrLocked) || !strings.Contains(err.Error(), me) {
 		t.Errorf("opened again: %v", err)
 	}
-	if got := said(t, child("open", "UGDS_LAB_ADDRESS="+address), "locked"); !strings.Contains(got, me) {
+	if got := said(t, another("open", "UGDS_LAB_ADDRESS="+address), "locked"); !strings.Contains(got, me) {
 		t.Errorf("another process: %s", got)
 	}
 	if err := d.Close(); err != nil {
 		t.Error(err)
 	}
-	if got := said(t, child("open", "UGDS_LAB_ADDRESS="+address), "opened"); got != "true" {
+	if got := said(t, another("open", "UGDS_LAB_ADDRESS="+address), "opened"); got != "true" {
 		t.Error(got)
 	}
 	for range 20 { // and a race has one winner
@@ -171,15 +171,15 @@ func TestKdrvWhoMayOpen(t *testing.T) {
 	address := nth(t, classNVMe, 0)
 	at := "UGDS_LAB_ADDRESS=" + address
 	if !translated {
-		if got := said(t, asNobody(t, child("open", at), address), "refused"); !strings.HasPrefix(got, "true") {
+		if got := said(t, asNobody(t, another("open", at), address), "refused"); !strings.HasPrefix(got, "true") {
 			t.Error(got)
 		}
 		return
 	}
-	if got := said(t, asNobody(t, child("open", at), address), "opened"); got != "true" {
+	if got := said(t, asNobody(t, another("open", at), address), "opened"); got != "true" {
 		t.Error(got)
 	}
-	if got := said(t, asNobody(t, child("limit", at), address), "limit"); got != "kept" {
+	if got := said(t, asNobody(t, another("limit", at), address), "limit"); got != "kept" {
 		t.Error(got)
 	}
 }
@@ -264,7 +264,7 @@ func TestKdrvForked(t *testing.T) {
 	if _, err := unix.KdrvGetInfo(unix.NewFD(int(f.Fd()), path)); err != nil {
 		t.Errorf("the opener: %v", err)
 	}
-	c := child("inherit")
+	c := another("inherit")
 	c.ExtraFiles = []*os.File{f}
 	if got := said(t, c, "inherited"); !strings.HasPrefix(got, "true") {
 		t.Error(got)
@@ -273,8 +273,8 @@ func TestKdrvForked(t *testing.T) {
 
 // TestKdrvResetBySomeoneElse: the owner notices, and goes on after a reset of its own.
 func TestKdrvResetBySomeoneElse(t *testing.T) {
-	_, d := kdrvCtrl(t, ctrl.Options{Watch: 2 * time.Millisecond})
-	own := hostRegion(t, base.MiB)
+	d, _ := openCtrl(t, 0, ctrl.Options{Watch: 2 * time.Millisecond})
+	own := region(t, base.MiB, 1)
 	do(t, d, move(driver.OpRead, 0, own.Seg(0, base.MiB)))
 	writeSys(t, sysPCI+"devices/"+nth(t, classNVMe, 0)+"/reset", "1")
 	eventually(t, "isolated", func() bool { return d.State() == driver.StateIsolated })
@@ -323,15 +323,6 @@ func notice(t testing.TB, d hw.Notifier) hw.Notice {
 	}
 }
 
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for ctx := soon(t); !ok(); time.Sleep(time.Millisecond) {
-		if ctx.Err() != nil {
-			t.Fatalf("timed out: %s", what)
-		}
-	}
-}
-
 // TestKdrvRemoved: the device is pulled out, or its driver unbound, under I/O. The
 // owner notices, its registers fail, and everything can be given back.
 func TestKdrvRemoved(t *testing.T) {
@@ -343,9 +334,9 @@ func TestKdrvRemoved(t *testing.T) {
 		"unbound": func(address string) { writeSys(t, sysPCI+"drivers/"+kdrv.Module+"/unbind", address) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			seam, d := kdrvCtrl(t, ctrl.Options{Watch: 2 * time.Millisecond})
+			d, seam := openCtrl(t, 0, ctrl.Options{Watch: 2 * time.Millisecond})
 			address := nth(t, classNVMe, 0)
-			own := hostRegion(t, base.MiB)
+			own := region(t, base.MiB, 1)
 			stop := make(chan struct{})
 			var wg sync.WaitGroup
 			wg.Go(func() {
