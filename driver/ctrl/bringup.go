@@ -270,6 +270,9 @@ func (d *Device) chooseNamespace(ctx context.Context) error {
 	case !found:
 		return base.Errorf("open", d.info.Target, base.ErrNotFound, "namespace %d is not active; these are: %v", want, ids)
 	}
+	if err := d.checkCommandSet(ctx, want); err != nil {
+		return base.Wrap("open", fmt.Sprintf("namespace %d", want), err)
+	}
 	var c nvme.Command
 	c.SetIdentify(nvme.CNSNamespace, want)
 	return d.fetch(ctx, &c, nvme.IdentifySize, func(b []byte) error {
@@ -291,6 +294,29 @@ func (d *Device) chooseNamespace(ctx context.Context) error {
 		d.geo, d.nsid, d.protected = g, want, ns.WriteProtected()
 		return nil
 	})
+}
+
+// checkCommandSet refuses a namespace of another command set, such as one of zones: it
+// describes itself as if it were of the NVM command set, and then fails writes that
+// are. Only controllers with several command sets tell (Base 5.1.13.2.4).
+func (d *Device) checkCommandSet(ctx context.Context, nsid uint32) error {
+	if d.cap.CSS()&nvme.CSSIO == 0 {
+		return nil
+	}
+	var c nvme.Command
+	c.SetIdentify(nvme.CNSDescriptors, nsid)
+	err := d.fetch(ctx, &c, nvme.IdentifySize, func(b []byte) error {
+		id, err := nvme.ParseDescriptors(b)
+		if err == nil && id.CSI != nvme.CSINVM {
+			err = base.Errorf("use", "its command set", base.ErrNotSupported, "%s: only the NVM command set is",
+				nvme.CSIName(id.CSI))
+		}
+		return err
+	})
+	if statusOf(err) != nil {
+		return nil // it has no descriptors
+	}
+	return err
 }
 
 // countQueues asks for the queues (B-05): fewer may be granted, and a controller

@@ -117,7 +117,10 @@ func TestBringUpFails(t *testing.T) {
 		"A10 several": {func(c *sim.Config) {
 			c.Namespaces = append(c.Namespaces, sim.Namespace{ID: 9, Blocks: 10, BlockShift: 12})
 		}, base.ErrInvalid, "[1 9]"},
-		"C20 metadata":   {func(c *sim.Config) { c.Namespaces[0].Metadata = 8 }, base.ErrNotSupported, "IDENTIFY.LBAF.MS"},
+		"C20 metadata": {func(c *sim.Config) { c.Namespaces[0].Metadata = 8 }, base.ErrNotSupported, "IDENTIFY.LBAF.MS"},
+		"zones": {func(c *sim.Config) {
+			c.CAP.CSS, c.Namespaces[0].CommandSet = nvme.CSSNVM|nvme.CSSIO, nvme.CSIZoned
+		}, base.ErrNotSupported, "zoned"},
 		"C20 block size": {func(c *sim.Config) { c.Namespaces[0].BlockShift = 14 }, base.ErrNotSupported, "LBADS"},
 		"shared": {func(c *sim.Config) {
 			c.Namespaces[0].Shared, c.Identify.CMIC = true, 2
@@ -153,6 +156,7 @@ func TestBringUpShapes(t *testing.T) {
 		"A10 gap": {func(c *sim.Config, o *ctrl.Options) {
 			c.Namespaces = append([]sim.Namespace{{ID: 1, Blocks: 8, BlockShift: 9, Inactive: true}}, sim.Namespace{ID: 2, Blocks: 1 << 12, BlockShift: 12})
 		}, 128 << 10},
+		"command sets":      {func(c *sim.Config, o *ctrl.Options) { c.CAP.CSS = nvme.CSSNVM | nvme.CSSIO | nvme.CSSNoIO }, 128 << 10},
 		"B02 nothing falls": {func(c *sim.Config, o *ctrl.Options) { c.NeverUnready = true }, 128 << 10},
 		"B03 quirk":         {func(c *sim.Config, o *ctrl.Options) { c.Vendor, c.Device, c.ReadyDelay = 0x144d, 0xa821, time.Second }, 128 << 10},
 		"B05 one queue":     {func(c *sim.Config, o *ctrl.Options) { c.MaxQueues = 1 }, 128 << 10},

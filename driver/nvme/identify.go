@@ -216,6 +216,26 @@ type NamespaceID struct {
 	CSI   uint8 // command set; 0 is the NVM command set
 }
 
+// Command sets by their identifier (Base 2.0, figure 281).
+const (
+	CSINVM      = 0
+	CSIKeyValue = 1
+	CSIZoned    = 2
+)
+
+// CSIName names a command set for messages.
+func CSIName(csi uint8) string {
+	switch csi {
+	case CSINVM:
+		return "the NVM command set"
+	case CSIKeyValue:
+		return "the key value command set"
+	case CSIZoned:
+		return "the command set of zoned namespaces"
+	}
+	return fmt.Sprintf("command set %d", csi)
+}
+
 // ParseDescriptors decodes the answer to Identify with CNS 03h (Base
 // 5.1.13.2.4): a list of type, length, two reserved bytes and the value. Unknown
 // types are skipped. ErrCorrupt when a known type has another length than it

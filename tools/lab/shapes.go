@@ -83,6 +83,18 @@ func pluggedSSD(n int) []string {
 	return join([]string{"-device", "pcie-root-port,id=slot0,slot=1,chassis=1"}, ssd(n, ",bus=slot0"))
 }
 
+// ns is a namespace on a disk image, of the controller that comes before it.
+func ns(image int, bus, options string) []string {
+	return []string{"-blockdev", fmt.Sprintf("driver=file,node-name=f%d,filename=DIR/ssd%d.raw,discard=unmap", image, image),
+		"-blockdev", fmt.Sprintf("driver=raw,node-name=d%d,file=f%d", image, image),
+		"-device", fmt.Sprintf("nvme-ns,id=ns%d,drive=d%d,bus=%s%s", image, image, bus, options)}
+}
+
+// controller is one without a namespace yet.
+func controller(n int, options string) []string {
+	return []string{"-device", fmt.Sprintf("nvme,id=nvme%d,serial=LAB%s", n, options)}
+}
+
 // fakeGPU is a device whose BAR 2 is memory that nothing else uses.
 func fakeGPU() []string {
 	return []string{"-object", fmt.Sprintf("memory-backend-file,id=gpumem,mem-path=DIR/gpu.mem,size=%d,share=on", gpuSize),
@@ -122,7 +134,24 @@ var shapes = []shape{
 		name: "vfio", iommu: true, append: noKernelDriver,
 		modules: []string{"vfio-pci", "vfio_iommu_type1"},
 		devices: devices, images: images,
-		suites: []suite{{name: "guest", pkg: "tools/lab/guest", args: []string{"-transport", "vfio", "-test.skip", skipped + "|^TestKdrv|^TestVFIOChild$"}}},
+		suites: []suite{{name: "vfio", pkg: "tools/lab/guest",
+			args: []string{"-transport", "vfio", "-test.skip", skipped + "|^Test(Kdrv|Format)|^TestVFIOChild$"}}},
+	},
+	{
+		name: "formats", iommu: true, append: noKernelDriver,
+		modules: []string{"vfio-pci", "vfio_iommu_type1"},
+		devices: join(
+			controller(0, ""), ns(0, "nvme0", ",logical_block_size=4096,physical_block_size=4096"),
+			controller(1, ""), ns(1, "nvme1", ",ms=8"),
+			controller(2, ""), ns(2, "nvme2", ",ms=8,pi=1"),
+			controller(3, ""), ns(3, "nvme3", ",nsid=1"), ns(4, "nvme3", ",nsid=2,logical_block_size=4096,physical_block_size=4096"), ns(5, "nvme3", ",nsid=7"),
+			[]string{"-device", "nvme-subsys,id=both,nqn=both"}, controller(4, ",subsys=both"), controller(5, ",subsys=both"), ns(6, "nvme5", ",nsid=1,shared=on"),
+			controller(6, ""), ns(7, "nvme6", ",zoned=on,zoned.zone_size=8M"),
+			controller(7, ",max_ioqpairs=1,msix_qsize=1,mdts=0"), ns(8, "nvme7", "")),
+		images: []image{{"ssd0.raw", diskSize}, {"ssd1.raw", smallDisk}, {"ssd2.raw", smallDisk}, {"ssd3.raw", smallDisk}, {"ssd4.raw", smallDisk},
+			{"ssd5.raw", smallDisk}, {"ssd6.raw", smallDisk}, {"ssd7.raw", smallDisk}, {"ssd8.raw", smallDisk}},
+		suites: []suite{{name: "formats", pkg: "tools/lab/guest",
+			args: []string{"-transport", "vfio", "-test.run", "^TestFormat|^TestDeviceContract$/^polled$/^(Geometry|ReadBackShapes|C[0-9].*|FlushAndFUA|WriteZeroes|Discard)$", "-test.skip", skipped}}},
 	},
 }
 

@@ -76,6 +76,9 @@ func (s *Sim) identify(o *op) nvme.Status {
 		page[0], page[1] = nvme.NIDTNGUID, 16
 		copy(page[4:20], s.cfg.Identify.SN[:])
 		page[19] = byte(m.ns.ID)
+		if s.cap.CSS()&nvme.CSSIO != 0 {
+			page[20], page[21], page[24] = nvme.NIDTCSI, 1, m.ns.CommandSet
+		}
 	case nvme.CNSControllerCSI:
 		*nvme.Overlay[nvme.IdentifyControllerNVM](page) = s.cfg.NVM
 	default:

@@ -44,9 +44,10 @@ type Namespace struct {
 	// Allocatable is NCAP, if not 0: how many of the blocks can be written at once.
 	// It is only described.
 	Allocatable uint64
-	Shared      bool // other controllers may use it
-	ReadOnly    bool // write protected
-	Inactive    bool // not attached: not in the active list
+	Shared      bool  // other controllers may use it
+	ReadOnly    bool  // write protected
+	Inactive    bool  // not attached: not in the active list
+	CommandSet  uint8 // other than the NVM command set; only told, in the descriptors
 }
 
 // Config describes a controller. Start from Default and change what the case is

@@ -30,8 +30,15 @@ func throttle(t testing.TB, n int, on bool) {
 	if on {
 		bps = 1 // byte a second
 	}
-	qmp(t, "block_set_io_throttle", map[string]any{"id": fmt.Sprintf("nvme%d", n), "bps": bps,
-		"bps_rd": 0, "bps_wr": 0, "iops": 0, "iops_rd": 0, "iops_wr": 0})
+	why := ""
+	for _, id := range []string{"nvme", "ns"} { // the disk belongs to the controller, or to a namespace of it
+		why = qmpTry(t, "block_set_io_throttle", map[string]any{"id": fmt.Sprint(id, n), "bps": bps,
+			"bps_rd": 0, "bps_wr": 0, "iops": 0, "iops_rd": 0, "iops_wr": 0})
+		if why == "" {
+			return
+		}
+	}
+	t.Fatal(why)
 }
 
 // isolate makes a controller stop: somebody writes to its registers.
