@@ -110,7 +110,10 @@ func (b *Batch) Start(p Poller) error {
 		b.canceled.Store(false)
 	}
 	for i := range b.Reqs {
-		b.Reqs[i].Done, b.Reqs[i].Err = 0, nil
+		r := &b.Reqs[i]
+		if r.Done = 0; r.Err != nil {
+			r.Err = nil
+		}
 	}
 	b.poller = p
 	b.left.Store(int64(len(b.Reqs)))

@@ -87,12 +87,13 @@ func (d *Device) fill(q *queue, s *slot, e *driver.Request, m *memory) (deadline
 
 // refill makes the command of a slot once more, in the entry at the tail.
 func (d *Device) refill(q *queue, s *slot) (deadline time.Duration, err error) {
-	c := cursor{segs: s.req.entry().Segs}
+	e := &s.run.b.Reqs[s.i]
+	c := cursor{segs: e.Segs}
 	if len(c.segs) > 0 {
 		c.advance(s.off)
 	}
 	m, _ := d.locate(q, &c, s.n)
-	return d.fill(q, s, s.req.entry(), &m)
+	return d.fill(q, s, e, &m)
 }
 
 // point makes the data pointer of a slot's command: an SGL where that is the

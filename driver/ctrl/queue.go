@@ -29,16 +29,17 @@ const (
 type slot struct {
 	cid    uint16 // generation and index
 	live   bool   // on the device, or waiting to be sent again
-	parked bool   // not on the device: it is sent again at the time again
+	kind   kind
+	parked bool // not on the device: it is sent again at the time again
 	// aborted: the deadline has passed, and the controller was asked to abort it
 	aborted bool
-	kind    kind
 	tries   uint8
 	opc     nvme.Opcode
-	req     *request // of an I/O command
-	off, n  int64    // which bytes of the request
-	load    int64    // payload that it counts as in flight
-	bulk    int64    // the part of it that belongs to a large request
+	run     *run  // of an I/O command: the submission,
+	i       int   // and its entry
+	off, n  int64 // which bytes of the request
+	load    int64 // payload that it counts as in flight
+	bulk    int64 // the part of it that belongs to a large request
 	due     time.Duration
 	list    nvme.ListPage
 	admin   *adminWait // of an admin command
@@ -56,7 +57,7 @@ type queue struct {
 	cq     *hw.Buffer
 	lists  *hw.Buffer
 	sqe    []nvme.Command
-	cqe    []byte
+	cqe    []nvme.Completion
 	sqBell hw.Doorbell
 	cqBell hw.Doorbell
 	size   uint32
@@ -102,7 +103,7 @@ func newQueue(d *Device, id uint16, size, depth uint32, listBytes int64) (q *que
 	if q.cqBell, err = d.hw.Doorbell(nvme.CQDoorbell(id, d.cap.DSTRD())); err != nil {
 		return nil, err
 	}
-	q.sqe, q.cqe = nvme.OverlaySlice[nvme.Command](q.sq.Bytes), q.cq.Bytes
+	q.sqe, q.cqe = nvme.OverlaySlice[nvme.Command](q.sq.Bytes), nvme.OverlaySlice[nvme.Completion](q.cq.Bytes)
 	q.slots = make([]slot, depth)
 	for i := range q.slots {
 		at := int64(i) * listBytes
@@ -193,18 +194,23 @@ func (q *queue) ring() {
 
 // drop frees a slot. The caller holds mu.
 func (q *queue) drop(s *slot) {
-	s.live, s.parked = false, false
+	s.live, s.parked, s.kind = false, false, part
 	q.free = append(q.free, s.cid&q.mask)
 }
 
 // end ends the command of a slot with a request: it frees the slot and tells the
 // tally. The caller holds mu.
 func (q *queue) end(s *slot, err error) {
+	kind := s.kind
 	q.drop(s)
 	q.load -= s.load
 	q.tally.load += s.load
 	q.tally.bulk += s.bulk
-	q.tally.command(s.req, s.kind != part, s.off, s.n, err)
+	r := &s.run.reqs[s.i]
+	if kind == simple {
+		r.holds = 1
+	}
+	q.tally.command(r, kind != part, s.off, s.n, err)
 }
 
 // reap takes completions until there are none, and tells how many. The caller
@@ -213,27 +219,12 @@ func (q *queue) reap() (n int) {
 	if q.dead {
 		return 0
 	}
-	for ; n < int(q.size); n++ {
-		at := q.cqHead * nvme.CompletionSize
-		e := q.cqe[at : at+nvme.CompletionSize]
-		dw3 := nvme.CompletionDW3(mmio.LoadEntry32(e[nvme.DW3Offset:]))
-		if dw3.Phase() != q.phase {
+	for n < int(q.size) {
+		n += q.quickReap()
+		if !q.reapOne() {
 			break
 		}
-		c := nvme.Overlay[nvme.Completion](e)
-		s := q.accept(dw3.CID(), c.SQID.Get(), c.SQHD.Get())
-		if s == nil {
-			q.dev.isolate(q.invalid(dw3.CID(), c.SQID.Get(), c.SQHD.Get()))
-			break
-		}
-		if q.cqHead++; q.cqHead == q.size {
-			q.cqHead, q.phase = 0, !q.phase
-		}
-		if st := dw3.Status(); st == 0 && s.kind == simple {
-			q.quickEnd(s)
-		} else {
-			q.complete(s, st, c)
-		}
+		n++
 	}
 	if n == 0 {
 		if q.parked > 0 {
@@ -244,6 +235,25 @@ func (q *queue) reap() (n int) {
 	}
 	q.reaped()
 	return n
+}
+
+// reapOne takes a completion, if there is a valid one.
+func (q *queue) reapOne() bool {
+	c := &q.cqe[q.cqHead]
+	dw3 := nvme.CompletionDW3(mmio.LoadEntry32(c.Last[:]))
+	if dw3.Phase() != q.phase {
+		return false
+	}
+	s := q.accept(dw3.CID(), c.SQID.Get(), c.SQHD.Get())
+	if s == nil {
+		q.dev.isolate(q.invalid(dw3.CID(), c.SQID.Get(), c.SQHD.Get()))
+		return false
+	}
+	if q.cqHead++; q.cqHead == q.size {
+		q.cqHead, q.phase = 0, !q.phase
+	}
+	q.complete(s, dw3.Status(), c)
+	return true
 }
 
 // reaped ends a burst of completions: the controller learns of it, then everybody

@@ -153,19 +153,25 @@ func (t *tally) failed(r *request, done int64, err error) {
 func (t *tally) answer(r *request, done int64, err error) {
 	b := r.run.b
 	segs := b.Reqs[r.i].Segs
+	t.switchTo(r.run, t.region)
 	for i := range r.holds {
-		if g := segs[i].Region; g != t.region {
-			t.release()
-			t.region = g
-		}
+		t.switchTo(r.run, segs[i].Region)
 		t.holds++
-	}
-	if r.run != t.run {
-		t.publish()
-		t.run = r.run
 	}
 	b.Answer(r.i, done, err)
 	t.ended++
+}
+
+// switchTo makes the tally one of a submission and of a region.
+func (t *tally) switchTo(run *run, region *driver.Region) {
+	if run != t.run {
+		t.publish()
+		t.run = run
+	}
+	if region != t.region {
+		t.release()
+		t.region = region
+	}
 }
 
 // release gives the holds back.

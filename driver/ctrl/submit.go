@@ -382,7 +382,7 @@ func (u *burst) try(r *request, e *driver.Request, at, n int64, c *cursor, left 
 		q.drop(s)
 		return 0, err
 	}
-	s.req, s.kind = r, whole
+	s.run, s.i, s.kind = r.run, r.i, whole
 	if n != e.Len && e.Op != driver.OpFlush {
 		s.kind = part
 		if at == 0 {

@@ -2,12 +2,11 @@ package nvme
 
 // Completion is a completion queue entry (Base 4.2.1).
 type Completion struct {
-	DW0    Le32
-	DW1    Le32
-	SQHD   Le16 // submission queue head pointer
-	SQID   Le16 // submission queue identifier
-	CID    Le16 // command identifier
-	Status Le16 // phase tag in bit 0, Status above
+	DW0  Le32
+	DW1  Le32
+	SQHD Le16 // submission queue head pointer
+	SQID Le16 // submission queue identifier
+	Last Le32 // command identifier, phase tag and status: CompletionDW3
 }
 
 // CompletionDW3 is the last doubleword of a completion: command identifier, phase
@@ -25,9 +24,7 @@ func (d CompletionDW3) Phase() bool { return d&(1<<16) != 0 }
 func (d CompletionDW3) Status() Status { return Status(d >> 17) }
 
 // DW3 is the last doubleword.
-func (c *Completion) DW3() CompletionDW3 {
-	return CompletionDW3(uint32(c.CID.Get()) | uint32(c.Status.Get())<<16)
-}
+func (c *Completion) DW3() CompletionDW3 { return CompletionDW3(c.Last.Get()) }
 
 // MakeDW3 encodes the last doubleword.
 func MakeDW3(cid uint16, s Status, phase bool) CompletionDW3 {
@@ -35,10 +32,7 @@ func MakeDW3(cid uint16, s Status, phase bool) CompletionDW3 {
 }
 
 // SetDW3 stores the last doubleword.
-func (c *Completion) SetDW3(d CompletionDW3) {
-	c.CID.Set(uint16(d))
-	c.Status.Set(uint16(d >> 16))
-}
+func (c *Completion) SetDW3(d CompletionDW3) { c.Last.Set(uint32(d)) }
 
 // DW3Offset is where the last doubleword stands in an entry, in bytes.
 const DW3Offset = 12

@@ -67,6 +67,8 @@ func (t *PRPTable) First(off uint64) (entry, room uint64) {
 }
 
 // Rest is the part of Point for more than one page: it sets PRP entry 2.
+//
+//go:noinline
 func (t *PRPTable) Rest(c *Command, off, n uint64, list *ListPage) (ok bool) {
 	off += t.skip
 	entries := t.entries[off>>t.shift+1 : (off+n-1)>>t.shift+1]

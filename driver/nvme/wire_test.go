@@ -22,7 +22,7 @@ func TestWireLayout(t *testing.T) {
 	}{
 		{nvme.Command{}, 64, map[string]uintptr{"OPC": 0, "CID": 2, "NSID": 4, "CDW2": 8, "MPTR": 16, "PRP1": 24,
 			"PRP2": 32, "CDW10": 40, "CDW11": 44, "CDW12": 48, "CDW13": 52, "CDW14": 56, "CDW15": 60}},
-		{nvme.Completion{}, 16, map[string]uintptr{"DW0": 0, "DW1": 4, "SQHD": 8, "SQID": 10, "CID": 12, "Status": 14}},
+		{nvme.Completion{}, 16, map[string]uintptr{"DW0": 0, "DW1": 4, "SQHD": 8, "SQID": 10, "Last": 12}},
 		{nvme.IdentifyController{}, 4096, map[string]uintptr{"SSVID": 2, "SN": 4, "MN": 24, "FR": 64, "RAB": 72,
 			"IEEE": 73, "CMIC": 76, "MDTS": 77, "CNTLID": 78, "VER": 80, "RTD3R": 84, "RTD3E": 88, "OAES": 92,
 			"CTRATT": 96, "CNTRLTYPE": 111, "FGUID": 112, "CRDT": 128, "OACS": 256, "ACL": 258, "AERL": 259,
@@ -184,8 +184,8 @@ func TestCompletion(t *testing.T) {
 	c.SQHD.Set(7)
 	c.SQID.Set(3)
 	c.SetDW3(nvme.MakeDW3(0xfedc, nvme.StatusLBARange|nvme.StatusDNR, true))
-	if c.CID.Get() != 0xfedc || c.Status.Get() != 0x8101 {
-		t.Errorf("%04x %04x", c.CID.Get(), c.Status.Get())
+	if c.Last.Get() != 0x8101fedc {
+		t.Errorf("%08x", c.Last.Get())
 	}
 	d := c.DW3()
 	if d.CID() != 0xfedc || !d.Phase() || d.Status() != nvme.StatusLBARange|nvme.StatusDNR {

@@ -12,9 +12,9 @@
 //     sees them: SFENCE on amd64, which also covers write-combining memory, and
 //     DMB OSHST on arm64. So a queue entry is in memory before its doorbell rings.
 //   - A register load, and the load of a completion's phase tag, come before all
-//     later loads: by the architecture on amd64, by DMB OSHLD on arm64. The
-//     barriers of arm64 are outer-shareable, because the device is outside the
-//     domain of the processors.
+//     later loads: by the architecture on amd64, where the phase tag, in ordinary
+//     memory, is an atomic load; by DMB OSHLD on arm64. The barriers of arm64 are
+//     outer-shareable, because the device is outside the domain of the processors.
 //
 // Why unsafe: registers are addresses. No byte slice of a BAR ever leaves this
 // package, so that nobody can copy from or to one.

@@ -304,7 +304,7 @@ func TestAsyncEvents(t *testing.T) {
 	s.Event(nvme.MakeAsyncEvent(nvme.EventTypeNotice, nvme.EventInfoFirmwareActivates, nvme.LogFirmware)) // not enabled
 	for i, want := range []nvme.AsyncEvent{0x020101, 0x040002} {
 		e, ok := h.reap(&h.admin, time.Second)
-		if !ok || nvme.AsyncEvent(e.DW0.Get()) != want || e.CID.Get() != first+uint16(i) {
+		if !ok || nvme.AsyncEvent(e.DW0.Get()) != want || e.DW3().CID() != first+uint16(i) {
 			t.Errorf("event %d: %+v, want %v", i, e, want)
 		}
 	}
@@ -418,7 +418,7 @@ func TestFaults(t *testing.T) {
 		sim.FaultDuplicate: func(t *testing.T, b *block) {
 			e, ok1 := flush(b)
 			f, ok2 := b.reap(b.p, time.Second)
-			if !ok1 || !ok2 || e.CID != f.CID {
+			if !ok1 || !ok2 || e.DW3().CID() != f.DW3().CID() {
 				t.Errorf("%+v %+v", e, f)
 			}
 		},
@@ -433,7 +433,7 @@ func TestFaults(t *testing.T) {
 			}
 		},
 		sim.FaultUnknownCID: func(t *testing.T, b *block) {
-			if e, ok := flush(b); !ok || e.CID.Get() == b.cid {
+			if e, ok := flush(b); !ok || e.DW3().CID() == b.cid {
 				t.Errorf("%+v", e)
 			}
 		},
@@ -506,7 +506,7 @@ func TestH03Abort(t *testing.T) {
 			t.Errorf("command %d: %d", cid, dw0)
 		}
 	}
-	if e, ok := b.reap(b.p, time.Second); !ok || e.CID.Get() != lost || e.DW3().Status().Code() != nvme.StatusAborted {
+	if e, ok := b.reap(b.p, time.Second); !ok || e.DW3().CID() != lost || e.DW3().Status().Code() != nvme.StatusAborted {
 		t.Errorf("%+v", e)
 	}
 	clean(t, b.s)

@@ -187,8 +187,8 @@ func (h *host) do(p *pair, c nvme.Command) (nvme.Status, uint32) {
 	if !ok {
 		h.t.Fatalf("%s: no completion", c.OPC.Name(p.id == 0))
 	}
-	if e.CID.Get() != cid || e.SQID.Get() != p.id {
-		h.t.Fatalf("%s: completion of %d in queue %d, want %d in %d", c.OPC.Name(p.id == 0), e.CID.Get(), e.SQID.Get(), cid, p.id)
+	if e.DW3().CID() != cid || e.SQID.Get() != p.id {
+		h.t.Fatalf("%s: completion of %d in queue %d, want %d in %d", c.OPC.Name(p.id == 0), e.DW3().CID(), e.SQID.Get(), cid, p.id)
 	}
 	return e.DW3().Status(), e.DW0.Get()
 }

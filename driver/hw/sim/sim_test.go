@@ -254,7 +254,7 @@ func TestSeedRepeats(t *testing.T) {
 				if !ok {
 					t.Fatal("lost")
 				}
-				out = append(out, byte(c.CID.Get()), byte(s.Now()), byte(mem.Addr>>13))
+				out = append(out, byte(c.DW3().CID()), byte(s.Now()), byte(mem.Addr>>13))
 			}
 		})
 		return out
