@@ -198,6 +198,12 @@ func (m *Mover) chunkFor(n int64) int64 {
 
 // run has a worker a lane, the first one here.
 func (j *job) run(first *lane, reg *gpu.Registration, done chan struct{}) {
+	defer close(done)
+	defer j.m.dismiss(reg)
+	if j.windows(first) {
+		j.m.give(first)
+		return
+	}
 	var wg sync.WaitGroup
 	chunks := (j.n + j.skew + j.size - 1) / j.size
 	for more := min(int64(j.m.opt.Threads), chunks) - 1; more > 0; more-- {
@@ -209,8 +215,6 @@ func (j *job) run(first *lane, reg *gpu.Registration, done chan struct{}) {
 	}
 	j.worker(first)
 	wg.Wait()
-	j.m.dismiss(reg)
-	close(done)
 }
 
 func (j *job) worker(l *lane) {

@@ -79,6 +79,7 @@ type Order struct {
 	memory gpu.HostMemory // the steps, then the cells of the streams
 	wake   chan struct{}  // to the poller: a request was queued, or Close was called
 	ended  chan struct{}  // the poller is gone
+	left   sync.Once      // the mover knows that the order is closed
 
 	mu      sync.Mutex
 	slots   []int             // steps that nobody uses
@@ -124,6 +125,7 @@ func (m *Mover) NewOrder(ctx context.Context, opt OrderOptions) (*Order, error) 
 			return nil, err
 		}
 	}
+	m.ordered.Add(1)
 	go o.poll()
 	return o, nil
 }
@@ -238,7 +240,11 @@ func (o *Order) Close(ctx context.Context) error {
 	default:
 	}
 	<-o.ended
-	return o.settle(ctx)
+	err := o.settle(ctx)
+	if err == nil {
+		o.left.Do(func() { o.m.ordered.Add(-1) })
+	}
+	return err
 }
 
 // refuse answers the requests of one stream that it did not come to, in order

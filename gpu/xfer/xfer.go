@@ -62,6 +62,12 @@ type Options struct {
 	Threads int
 	// SmallBytes is up to which size values share a buffer. Default 32 KiB.
 	SmallBytes int64
+	// WindowBytes is from which size on a cached file is read through windows: mapped
+	// and registered for the call, and moved without a copy by the processor. 0 is
+	// never. It is for programs whose streams do not wait for cells: while one waits,
+	// the end of a window hangs, and copies of other threads with it. A mover with an
+	// Order uses none.
+	WindowBytes int64
 	// NoKernel moves small values by copies even where a kernel could.
 	NoKernel bool
 	// TaskBytes cuts every request into pieces of exactly this size, but for its
@@ -117,6 +123,7 @@ func (o Options) validate() error {
 	check(true, "Depth", int64(o.Depth), 1, MaxDepth)
 	check(true, "Lanes", int64(o.Lanes), 1, MaxLanes)
 	check(true, "Threads", int64(o.Threads), 1, int64(MaxLanes))
+	check(o.WindowBytes == 0 || o.WindowBytes >= MinWindow, "WindowBytes (0, or at least 1 MiB)", o.WindowBytes, 0, 1<<62)
 	check(true, "SmallBytes", o.SmallBytes, 1, MaxSmall)
 	check(true, "Threshold", o.Threshold, 0, MaxTask)
 	check(o.TaskBytes == 0 || o.TaskBytes >= gpu.HostPage, "TaskBytes (0, or from 4096 on)", o.TaskBytes, 0, MaxTask)
@@ -133,8 +140,9 @@ type Mover struct {
 	opt   Options
 	paths driver.PathStats
 
-	noMove atomic.Bool // the kernel could not be loaded
-	groups sync.Pool   // of *group
+	noMove  atomic.Bool  // the kernel could not be loaded
+	ordered atomic.Int32 // orders that are open
+	groups  sync.Pool    // of *group
 
 	ready chan struct{} // a token for each idle lane
 

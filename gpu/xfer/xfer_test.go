@@ -531,6 +531,7 @@ func TestOptions(t *testing.T) {
 		{xfer.Options{ChunkBytes: base.MiB + 1}, false},
 		{xfer.Options{Depth: xfer.MaxDepth}, true}, {xfer.Options{Depth: xfer.MaxDepth + 1}, false}, {xfer.Options{Depth: -1}, false},
 		{xfer.Options{Lanes: xfer.MaxLanes}, true}, {xfer.Options{Lanes: xfer.MaxLanes + 1}, false}, {xfer.Options{Lanes: -1}, false},
+		{xfer.Options{WindowBytes: xfer.MinWindow}, true}, {xfer.Options{WindowBytes: xfer.MinWindow - 1}, false},
 		{xfer.Options{SmallBytes: xfer.MaxSmall}, true}, {xfer.Options{SmallBytes: xfer.MaxSmall + 1}, false},
 		{xfer.Options{SmallBytes: -1}, false}, {xfer.Options{Threads: -1}, false}, {xfer.Options{CopyTimeout: -1}, false},
 	} {
@@ -551,7 +552,8 @@ func TestOptions(t *testing.T) {
 // TestPinnedTimeout: the copy of pinned memory is waited for without the caller
 // when its context ends.
 func TestPinnedTimeout(t *testing.T) {
-	r := newRig(t, host.Options{Faults: host.Faults{CopyDelay: 60 * time.Millisecond}}, xfer.Options{Lanes: 1})
+	gate := make(chan struct{})
+	r := newRig(t, host.Options{Faults: host.Faults{Run: func(gpu.Copy) error { <-gate; return nil }}}, xfer.Options{Lanes: 1})
 	e := endpoints(t, r, noise(t, 65536))["pinned"]
 	reg, err := r.tab.Register(r.mem.Ptr(), 65536)
 	if err != nil {
@@ -565,6 +567,7 @@ func TestPinnedTimeout(t *testing.T) {
 	if err := reg.Close(); !errors.Is(err, base.ErrBusy) {
 		t.Errorf("unregistered in flight: %v", err)
 	}
+	close(gate)
 	if n, err := r.m.Read(context.Background(), e, 0, r.mem.Ptr(), 65536); n != 65536 || err != nil {
 		t.Errorf("%d, %v", n, err)
 	}

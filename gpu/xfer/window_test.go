@@ -1,0 +1,255 @@
+package xfer_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"testing"
+
+	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/driver/file"
+	"github.com/ugds-store/ugds/gpu"
+	"github.com/ugds-store/ugds/gpu/host"
+	"github.com/ugds-store/ugds/gpu/xfer"
+	"github.com/ugds-store/ugds/internal/base"
+)
+
+// seen is a file that counts what is asked of it, and that others change.
+type seen struct {
+	*file.File
+	reads, maps, open int
+	onStamp           func(i int)
+	stamps            int
+	mapErr            error
+}
+
+func (s *seen) ReadAt(p []byte, off int64) (int, error) { s.reads++; return s.File.ReadAt(p, off) }
+
+func (s *seen) MapRead(off, n int64) ([]byte, func() error, error) {
+	if s.mapErr != nil && s.maps > 0 { // the first look is only at what is cached
+		return nil, nil, s.mapErr
+	}
+	s.maps++
+	b, unmap, err := s.File.MapRead(off, n)
+	if err != nil {
+		return nil, nil, err
+	}
+	s.open++
+	return b, func() error { s.open--; return unmap() }, nil
+}
+
+func (s *seen) Stamp() (driver.Stamp, error) {
+	if s.stamps++; s.onStamp != nil {
+		s.onStamp(s.stamps)
+	}
+	return s.File.Stamp()
+}
+
+// newSeen makes a cached file. Its rig has one lane, so that nothing is concurrent.
+func newSeen(t *testing.T, data []byte) *seen {
+	t.Helper()
+	f, err := file.OpenFile(tempFile(t, data).Name(), file.FileOptions{Access: file.ForBoth, Buffered: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &seen{File: f}
+	t.Cleanup(func() {
+		if s.open != 0 {
+			t.Errorf("%d mappings are left", s.open)
+		}
+		f.Close()
+	})
+	return s
+}
+
+// pathOf gives the bytes of the only path that was used.
+func pathOf(t *testing.T, m *xfer.Mover) driver.PathCount {
+	t.Helper()
+	all := m.Paths()
+	if len(all) != 1 {
+		t.Fatalf("paths %+v", all)
+	}
+	return all[0]
+}
+
+func windowRig(t *testing.T, h host.Options) *rig {
+	return newRig(t, h, xfer.Options{ChunkBytes: xfer.MinChunk, Lanes: 1, WindowBytes: xfer.MinWindow})
+}
+
+// TestWindowOfOneCall: a large read of a cached file is one copy a window, at any
+// offset and to the end of the file, and no byte is read by the processor.
+func TestWindowOfOneCall(t *testing.T) {
+	data := noise(t, 6<<20+123)
+	for _, c := range [][3]int64{{0, 0, 4 << 20}, {4097, 3, 2<<20 + 5}, {4095, 0, 1 << 20}, {3 << 20, 1, 8 << 20}} {
+		off, at, n := c[0], c[1], c[2]
+		r, s := windowRig(t, host.Options{}), newSeen(t, data)
+		want := min(n, int64(len(data))-off)
+		r.poke(r.mem.Ptr(), bytes.Repeat([]byte{0xee}, int(at+want+64)))
+		got, err := r.m.Read(ctx(t), xfer.File(s), off, r.mem.Ptr()+gpu.Ptr(at), min(n, rigBytes-at))
+		if got != want || (err == io.EOF) != (want < n) || err != nil && err != io.EOF {
+			t.Fatalf("%v: %d, %v", c, got, err)
+		}
+		all := r.peek(r.mem.Ptr(), at+want+64)
+		if !bytes.Equal(all[at:at+want], data[off:off+want]) || bytes.Count(all[at+want:], []byte{0xee}) != 64 {
+			t.Errorf("%v: other bytes, or beside them", c)
+		}
+		if p := pathOf(t, r.m); p.Path != driver.PathWindow || p.Reason != xfer.ReasonWindow || p.Bytes != want || s.reads != 0 {
+			t.Errorf("%v: %+v, %d reads", c, p, s.reads)
+		}
+	}
+}
+
+// TestWindowSeesTheFile: between and after windows the file is written through and
+// past the page cache, cut and replaced: each read gives what the file has.
+func TestWindowSeesTheFile(t *testing.T) {
+	data := noise(t, 2<<20)
+	r, s := windowRig(t, host.Options{}), newSeen(t, data)
+	other, err := file.OpenFile(s.Path(), file.FileOptions{Access: file.ForBoth})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	read := func(what string, want []byte) {
+		t.Helper()
+		n, err := r.m.Read(ctx(t), xfer.File(s), 0, r.mem.Ptr(), 2<<20)
+		if n != int64(len(want)) || err != nil && err != io.EOF || !bytes.Equal(r.peek(r.mem.Ptr(), n), want) {
+			t.Errorf("%s: %d bytes, %v, or others", what, n, err)
+		}
+	}
+	read("as it was made", data)
+	for k, w := range map[string]*file.File{"through the page cache": s.File, "past the page cache": other} {
+		copy(data[1<<20:], noise(t, 64<<10))
+		data[1<<20]++
+		if _, err := w.WriteAt(data[1<<20:1<<20+64<<10], 1<<20); err != nil {
+			t.Fatal(err)
+		}
+		read("written "+k, data)
+	}
+	if err := os.Truncate(s.Path(), 1<<20+77); err != nil {
+		t.Fatal(err)
+	}
+	read("cut", data[:1<<20+77])
+	if err := os.WriteFile(s.Path()+".new", []byte("new"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(s.Path()+".new", s.Path()); err != nil {
+		t.Fatal(err)
+	}
+	read("another file has the name", data[:1<<20+77])
+}
+
+// TestWindowNot: what keeps a request from windows, and that it then goes the plain
+// way with that reason.
+func TestWindowNot(t *testing.T) {
+	const n = 2 << 20
+	data := noise(t, n)
+	boom := errors.New("boom")
+	for name, c := range map[string]struct {
+		prepare func(t *testing.T, r *rig, s *seen) xfer.Endpoint
+		faults  host.Faults
+		n       int64
+		reason  string
+	}{
+		"small":  {n: xfer.MinWindow - 1, reason: xfer.ReasonFile},
+		"reader": {prepare: func(t *testing.T, _ *rig, s *seen) xfer.Endpoint { return xfer.Reader(bytes.NewReader(data)) }, reason: xfer.ReasonNoMapping},
+		"changed": {prepare: func(t *testing.T, _ *rig, s *seen) xfer.Endpoint {
+			s.onStamp = func(i int) {
+				if i == 2 { // the windows are done: what they gave may be of both
+					data[0]++
+					if _, err := s.WriteAt(data[:1], 0); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			return xfer.File(s)
+		}, reason: xfer.ReasonChanged},
+		"refused": {prepare: func(t *testing.T, _ *rig, s *seen) xfer.Endpoint { s.mapErr = boom; return xfer.File(s) }, reason: xfer.ReasonRefused},
+		"queue": {faults: host.Faults{Queue: func(c gpu.Copy) error {
+			if int64(len(c.Host)) > xfer.MinChunk && !c.ToHost {
+				return boom
+			}
+			return nil
+		}}, reason: xfer.ReasonRefused},
+		"order": {prepare: func(t *testing.T, r *rig, s *seen) xfer.Endpoint {
+			o, err := r.m.NewOrder(ctx(t), xfer.OrderOptions{Streams: 1, Steps: 4})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { o.Close(ctx(t)) })
+			return xfer.File(s)
+		}, reason: xfer.ReasonOrdered},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, s := windowRig(t, host.Options{Faults: c.faults}), newSeen(t, data)
+			if c.n == 0 {
+				c.n = n
+			}
+			e := xfer.File(s)
+			if c.prepare != nil {
+				e = c.prepare(t, r, s)
+			}
+			if got, err := r.m.Read(ctx(t), e, 0, r.mem.Ptr(), c.n); got != c.n || err != nil {
+				t.Fatal(got, err)
+			}
+			if p := pathOf(t, r.m); p.Path != driver.PathStaged || p.Reason != c.reason || p.Bytes != c.n {
+				t.Errorf("%+v, want staged since %q", p, c.reason)
+			}
+			if !bytes.Equal(r.peek(r.mem.Ptr(), c.n), data[:c.n]) {
+				t.Error("other bytes")
+			}
+		})
+	}
+}
+
+// TestWindowAfterOrder: a closed order is forgotten.
+func TestWindowAfterOrder(t *testing.T) {
+	data := noise(t, 1<<20)
+	r, s := windowRig(t, host.Options{}), newSeen(t, data)
+	o, err := r.m.NewOrder(ctx(t), xfer.OrderOptions{Streams: 1, Steps: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := o.Close(ctx(t)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.m.Read(ctx(t), xfer.File(s), 0, r.mem.Ptr(), 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	if p := pathOf(t, r.m); p.Path != driver.PathWindow {
+		t.Errorf("%+v", p)
+	}
+}
+
+// TestWindowOfOwner: a window that is kept, over a device that its owner has locked.
+func TestWindowOfOwner(t *testing.T) {
+	data := noise(t, 256<<10)
+	r, d := newRig(t, host.Options{}, xfer.Options{Lanes: 1}), newDevice(t, data)
+	w, err := xfer.OpenWindow(r.d, d, 4096, 128<<10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if n, err := r.m.Read(ctx(t), w.Endpoint(), 5, r.mem.Ptr(), 100_000); n != 100_000 || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	if !bytes.Equal(r.peek(r.mem.Ptr(), 100_000), data[4096+5:4096+5+100_000]) {
+		t.Error("other bytes")
+	}
+	if p := pathOf(t, r.m); p.Path != driver.PathWindow || p.Bytes != 200_000 {
+		t.Errorf("%+v", p)
+	}
+	if _, err := r.m.Read(ctx(t), w.Endpoint(), 1, r.mem.Ptr(), 128<<10); !errors.Is(err, base.ErrOutOfRange) {
+		t.Error(err)
+	}
+	if err := errors.Join(w.Close(), w.Close()); err != nil {
+		t.Error(err)
+	}
+	if _, err := xfer.OpenWindow(r.d, d, 0, 1<<40); !errors.Is(err, base.ErrOutOfRange) {
+		t.Error(err)
+	}
+	if _, err := xfer.OpenWindow(r.d, d, 1, 4096); !errors.Is(err, base.ErrMisaligned) {
+		t.Error(err)
+	}
+}
