@@ -168,13 +168,23 @@ func (n *Namespace) GetBatch(ctx context.Context, items []GetItem) {
 // readAll reads held versions and ends the holds.
 func (n *Namespace) readAll(ctx context.Context, gets []*getItem) {
 	r := &runner{s: n.s, ctx: ctx, op: driver.OpRead, digest: digestRead}
+	var mapped []windowGet
 	for _, g := range gets {
 		if g.it.err = g.prepare(); g.it.err == nil {
 			g.it.err = n.s.holdGPU("get", &g.it)
 		}
-		if g.it.err == nil {
-			r.read(&g.it)
+		if g.it.err != nil {
+			continue
 		}
+		if wg, ok := n.s.useWindow(g); ok {
+			mapped = append(mapped, wg)
+			continue
+		}
+		r.read(&g.it)
+	}
+	if len(mapped) > 0 {
+		r.launch() // the devices work meanwhile
+		n.s.copyWindows(mapped)
 	}
 	err := r.finish(func() {
 		for _, g := range gets {

@@ -18,6 +18,13 @@ type GPUOptions struct {
 	Backend gpu.Backend
 	// Table knows the ranges that are registered. Nil makes one: RegisterGPU.
 	Table *gpu.Table
+	// WindowBytes is how much of the store's own files may be mapped and registered
+	// with the GPUs: values of 1 MiB and more that are read into GPU memory again and
+	// again then come from the page cache by one copy of the GPU, without the
+	// processor and the device. They count as "window" of the GPU, and not as bytes of
+	// the device. 0 is none. It is for programs whose streams do not wait for cells:
+	// the end of a window hangs meanwhile, and copies of other threads with it.
+	WindowBytes int64
 	// Move tunes the movers, one a GPU. The zero value is right: values pass the
 	// store's own staging memory, so that lanes need little of their own.
 	Move gpuxfer.Options

@@ -61,7 +61,9 @@ func (f *flight) move() {
 				rest = append(rest, mv)
 				continue
 			}
-			mv.item.End = end
+			if mv.item.End == nil {
+				mv.item.End = end
+			}
 			now, of = append(now, mv.item), append(of, mv.xfer)
 		}
 		f.moves = rest

@@ -209,6 +209,7 @@ func newStore(o Options, p *opening) *Store {
 	s.disc.wake = make(chan struct{}, 1)
 	s.marks.seq = p.seq
 	s.gpu = newGPUSide(s, o.GPU)
+	s.win = newWindows(s, &o)
 	for _, d := range s.devs {
 		s.memAlign = max(s.memAlign, d.Info().MemAlign)
 	}
@@ -386,6 +387,9 @@ func (s *Store) raiseEpoch(ctx context.Context, p *opening) error {
 func (s *Store) start() {
 	for d := range s.devs {
 		s.watch(d)
+	}
+	if s.win != nil {
+		go s.win.run() // Close waits for it
 	}
 	s.loops.Add(3)
 	go s.flushLoop()

@@ -15,6 +15,8 @@ import (
 type pin struct {
 	refs int
 	lost bool // the version was withdrawn: what was read may be anything
+	// window is one of the holders, if the version has one.
+	window *window
 
 	// When the version left the index its extents wait here for the last reader.
 	dead    bool
@@ -59,6 +61,9 @@ func (s *Store) drop(sh *shard, v *version, durable uint64) {
 	}
 	if p := sh.pins[v.gen]; p != nil {
 		p.dead, p.durable, p.exts = true, durable, v.exts
+		if p.window != nil {
+			s.win.retire(p.window)
+		}
 		return
 	}
 	s.free(durable, v.exts)

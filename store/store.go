@@ -24,6 +24,7 @@ type Store struct {
 	hash     hasher
 	stage    *staging
 	gpu      *gpuSide // nil without GPUs
+	win      *windows // nil without windows
 	paths    driver.PathStats
 	memAlign int64 // what every device needs of addresses and lengths
 
@@ -223,6 +224,13 @@ func (s *Store) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		return base.Errorf("close", "store", ErrBusy, "calls are still inside: %w", ctx.Err())
 	}
+	if s.win != nil {
+		select {
+		case <-s.win.close():
+		case <-ctx.Done():
+			return base.Errorf("close", "store", ErrBusy, "windows are still registered with a GPU: %w", ctx.Err())
+		}
+	}
 	gerr := s.gpu.close(ctx)
 	if errors.Is(gerr, ErrBusy) {
 		return base.Wrap("close", "store", gerr)
@@ -294,9 +302,10 @@ type Stats struct {
 	WaitingMark int64  `json:"waiting_bytes"` // freed bytes waiting for a commit mark
 	LastGen     uint64 `json:"last_generation"`
 
-	Space alloc.Stats        `json:"space"`
-	Paths []driver.PathCount `json:"paths"`
-	GPUs  []GPUStat          `json:"gpus,omitempty"`
+	Space   alloc.Stats        `json:"space"`
+	Paths   []driver.PathCount `json:"paths"`
+	GPUs    []GPUStat          `json:"gpus,omitempty"`
+	Windows *WindowStats       `json:"windows,omitempty"`
 	// LostBuffers are staging buffers that a GPU may still use, and that are not
 	// used again: its copies did not end in time.
 	LostBuffers int64          `json:"lost_buffers,omitempty"`
@@ -309,7 +318,7 @@ func (s *Store) Stats() Stats {
 	st := Stats{Rounds: s.count.rounds.Load(), RoundOps: s.count.roundOps.Load(),
 		Marks: s.count.marks.Load(), Withdrawn: s.count.withdrawn.Load(),
 		Resets: s.count.resets.Load(), Discards: s.count.discards.Load(),
-		Space: s.pool.Stats(), Paths: s.paths.Counts(), Meta: s.db.Metrics(), GPUs: s.gpu.stats(), LostBuffers: s.count.lostBuffers.Load()}
+		Space: s.pool.Stats(), Paths: s.paths.Counts(), Meta: s.db.Metrics(), GPUs: s.gpu.stats(), Windows: s.win.stats(), LostBuffers: s.count.lostBuffers.Load()}
 	st.Objects, st.IndexBytes = s.idx.bytes()
 	s.q.mu.Lock()
 	st.NotDurable = int64(len(s.q.ops) + len(s.q.round))
