@@ -357,3 +357,38 @@ func TestBallast(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestLockOutlivesNoFork: a child that has the open lock file, as one has that was
+// forked and has not yet become another program, does not keep the lock.
+func TestLockOutlivesNoFork(t *testing.T) {
+	path := filepath.Join(t.TempDir(), lockName)
+	take := func() (*os.File, *dirLock) {
+		t.Helper()
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := flock(f, f.Fd(), path, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f, l
+	}
+	f, l := take()
+	cmd := exec.Command("sleep", "60")
+	cmd.ExtraFiles = []*os.File{f}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // killed
+	}()
+	if err := l.release(); err != nil {
+		t.Fatal(err)
+	}
+	_, l = take()
+	if err := l.release(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -70,9 +70,12 @@ func flock(f io.Closer, fd uintptr, path string, shared bool) (*dirLock, error) 
 	if shared {
 		how = unix.LockShared
 	}
-	err := unix.TryFlock(unix.NewFD(int(fd), path), how) // the descriptor stays f's
+	on := unix.NewFD(int(fd), path) // the descriptor stays f's
+	err := unix.TryFlock(on, how)
 	if err == nil {
-		return &dirLock{free: f.Close}, nil
+		// Unlocked first: a process that was forked and has not yet become another
+		// program has the open file as well.
+		return &dirLock{free: func() error { return errors.Join(unix.Unflock(on), f.Close()) }}, nil
 	}
 	if errors.Is(err, syscall.EWOULDBLOCK) {
 		err = lockedError(path, shared)
