@@ -272,7 +272,10 @@ func (r *runner) readStaged(it *item, off, n int64) int64 {
 		case n < base.StoreBlock && off+n == it.v.length:
 			path = driver.PathKey{Path: driver.PathTail, Reason: reasonTail}
 		case off < it.off || off+n > it.off+it.n:
-			path.Reason = reasonVerify
+			path.Reason = reasonBlocks
+			if it.verify {
+				path.Reason = reasonVerify
+			}
 		}
 	}
 	if it.gpu != nil {

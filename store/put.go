@@ -304,6 +304,7 @@ const (
 	reasonTail       = "partial last block"
 	reasonMisaligned = "misaligned range"
 	reasonVerify     = "whole pieces are read to verify a range"
+	reasonBlocks     = "whole blocks are read around a range"
 )
 
 // Delete removes the object. When it returns nil the key is absent, and with

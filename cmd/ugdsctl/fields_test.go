@@ -134,6 +134,9 @@ func documents(t *testing.T) map[string]*fields {
 		"device reset sim:size=64MiB --yes",
 		"STATS",
 		"stats --pid 1",
+		"bench --device sim:size=64MiB --size 4KiB --bytes 1MiB",
+		"bench --device S/data.ugds --size 4KiB --bytes 1MiB",
+		"bench --workload gather --device sim:size=64MiB --bytes 1MiB --ranges 20 --rounds 1",
 		"completion bash",
 		"man M",
 	}

@@ -78,6 +78,11 @@ func Prepare(ctx context.Context, p Place, payload int64, progress func(int64)) 
 	if len(p.Devices) > 0 {
 		return nil
 	}
+	return PrepareStore(ctx, p, payload, progress)
+}
+
+// PrepareStore makes only the store.
+func PrepareStore(ctx context.Context, p Place, payload int64, progress func(int64)) error {
 	path := filepath.Join(p.Dir, dataName)
 	if err := makeWritten(ctx, path, poolBytes(payload), progress); err != nil {
 		return err

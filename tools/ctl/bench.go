@@ -36,6 +36,12 @@ type BenchOptions struct {
 	HTML    string // write a page with plots there
 	Keep    bool   // leave the files in Dir
 	Scale   []int  // measure opening and looking up with these numbers of objects instead
+
+	Workload   string   // BenchGather instead of a suite, or ""
+	Ranges     int      // of BenchGather in one call
+	Completion []string // of controllers, when a device is measured
+	Explain    bool     // say what limits a device, or which paths a gather took
+
 	// Exec measures one case in a process of its own, ExecScale one step of a
 	// scale run.
 	Exec, ExecScale func(ctx context.Context, c []byte) ([]byte, error)
@@ -46,7 +52,12 @@ const (
 	BenchDefaultBytes  = 128 * base.MiB
 	BenchDefaultRounds = 5
 	BenchDefaultSuite  = "quick"
+	BenchDefaultRanges = 10000
+	BenchDeviceBytes   = 32 * base.MiB // of each case
 )
+
+// BenchGather is the workload that reads many small ranges of many objects.
+const BenchGather = "gather"
 
 type benchDoc struct {
 	header
@@ -75,8 +86,17 @@ func BenchCase(ctx context.Context, e *Env) error {
 }
 
 func runBench(ctx context.Context, e *Env, t *Target, o BenchOptions) (err error) {
-	if len(o.Scale) > 0 {
+	switch {
+	case len(o.Scale) > 0:
 		return benchScale(ctx, e, &o)
+	case o.Workload == BenchGather:
+		return benchGather(ctx, e, t, &o)
+	case o.Workload != "":
+		return usage("bench", "--workload %q: there is %s", o.Workload, BenchGather)
+	case BenchesDevice(t):
+		return benchDevice(ctx, e, t, &o)
+	case o.Explain:
+		return usage("bench", "--explain: of a device (--device) or --workload %s", BenchGather)
 	}
 	plan := bench.Plan{Rounds: o.Rounds, Seed: o.Seed}
 	if plan.Groups, err = benchGroups(&o); err != nil {

@@ -136,3 +136,86 @@ func TestBenchRefusals(t *testing.T) {
 		t.Errorf("without --yes: %v", err)
 	}
 }
+
+// TestBenchDevice: a device is measured without a store, one at a time, in every
+// combination; what makes no sense is refused in words.
+func TestBenchDevice(t *testing.T) {
+	l := newLab(t)
+	l.JSON = true
+	run := func(target string, o BenchOptions) (benchDeviceDoc, error) {
+		t.Helper()
+		l.out.Reset()
+		var doc benchDeviceDoc
+		err := Bench(t.Context(), l.Env, &Target{Devices: []string{target}}, o)
+		if err == nil {
+			err = json.Unmarshal(l.out.Bytes(), &doc)
+		}
+		return doc, err
+	}
+	good := BenchOptions{Ops: []string{"read", "write"}, Sizes: []string{"4KiB"}, Callers: []int{1, 2}, Depths: []int{0, 4},
+		Batches: []int{1, 8}, Bytes: base.MiB, Completion: []string{"polling", "hybrid"}}
+	doc, err := run("sim:size=64MiB", good)
+	if err != nil || len(doc.Device.Rows) != 24 || doc.Verb != "bench" { // 2 ways, 2 operations, 2 callers, and 0/1, 0/8, 4/1 of depth and batch
+		t.Fatalf("%v: %+v", err, doc.Device)
+	}
+	data := filepath.Join(l.target.Dir, dataName)
+	for what, c := range map[string]struct {
+		target string
+		change func(*BenchOptions)
+		class  error
+	}{
+		"op":         {"sim:size=64MiB", func(o *BenchOptions) { o.Ops = []string{"put"} }, base.ErrInvalid},
+		"completion": {"sim:size=64MiB", func(o *BenchOptions) { o.Completion = []string{"guess"} }, base.ErrInvalid},
+		"kernel":     {data, func(o *BenchOptions) {}, base.ErrInvalid},
+		"size":       {"sim:size=64MiB", func(o *BenchOptions) { o.Sizes = []string{"much"} }, base.ErrInvalid},
+		"batch":      {"sim:size=64MiB", func(o *BenchOptions) { o.Depths, o.Batches = []int{1}, []int{2} }, base.ErrInvalid},
+		"html":       {"sim:size=64MiB", func(o *BenchOptions) { o.HTML = "x" }, base.ErrInvalid},
+		"target":     {"tape:1", func(o *BenchOptions) {}, base.ErrInvalid},
+		"workload":   {"sim:size=64MiB", func(o *BenchOptions) { o.Workload = "scatter" }, base.ErrInvalid},
+		"without":    {data, func(o *BenchOptions) { o.Completion = nil }, base.ErrInvalid},
+		"store":      {data, func(o *BenchOptions) { o.Completion, o.Yes = nil, true }, base.ErrInUse},
+	} {
+		o := good
+		c.change(&o)
+		if _, err := run(c.target, o); !errors.Is(err, c.class) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if err := Bench(t.Context(), l.Env, &Target{}, BenchOptions{Explain: true}); ExitCode(err) != ExitUsage {
+		t.Errorf("explain alone: %v", err)
+	}
+}
+
+// TestBenchGather: of a new store, of the user's, of a model in memory, and of
+// nothing else; the user's store is as it was.
+func TestBenchGather(t *testing.T) {
+	l := newLab(t)
+	l.put(t, "mine", []byte("value"))
+	l.JSON = true
+	o := BenchOptions{TempDir: t.TempDir(), Workload: BenchGather, Sizes: []string{"64KiB"}, Bytes: base.MiB, Ranges: 50, Rounds: 1}
+	for name, target := range map[string]*Target{"new": {}, "mine": l.target, "model": {Devices: []string{"sim:size=64MiB"}}} {
+		l.out.Reset()
+		var doc benchGatherDoc
+		if err := Bench(t.Context(), l.Env, target, o); err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if err := json.Unmarshal(l.out.Bytes(), &doc); err != nil || len(doc.Gather.Rows) != 4 {
+			t.Errorf("%s: %v %+v", name, err, doc.Gather)
+		}
+	}
+	if left, err := os.ReadDir(o.TempDir); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	l.JSON = false
+	if keys := l.keys(t); keys != "mine\n" {
+		t.Errorf("keys %q", keys)
+	}
+	if left := l.benchKeys(t); left != "" {
+		t.Errorf("left in the store: %s", left)
+	}
+	data := filepath.Join(l.target.Dir, dataName)
+	for what, targets := range map[string][]string{"file": {data}, "model with a file": {"sim:path=" + data}, "two": {"sim:size=64MiB", "sim:size=64MiB,seed=1"}} {
+		if err := Bench(t.Context(), l.Env, &Target{Devices: targets}, o); ExitCode(err) != ExitUsage {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}

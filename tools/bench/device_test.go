@@ -1,0 +1,174 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ugds-store/ugds/internal/base"
+)
+
+func deviceRows(t *testing.T, p DevicePlan) []DeviceRow {
+	t.Helper()
+	r, err := RunDevice(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Rows) != len(p.Cases) {
+		t.Fatalf("%d rows of %d", len(r.Rows), len(p.Cases))
+	}
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		if row.Bytes != row.Requests*row.Size || row.Requests < int64(row.Threads*row.Depth) || row.P50 > row.P90 || row.P90 > row.P99 ||
+			row.P99 > row.P999 || row.P999 > row.Max || row.PerSecond <= 0 || row.Submit+row.Wait > 1.01 {
+			t.Errorf("%+v", row)
+		}
+	}
+	return r.Rows
+}
+
+// TestDeviceModelTime compares figures with those that the service model must give:
+// a page of 4 KiB takes 60 µs on its die and passes a link of 6 GB/s, so that one
+// request at a time has 60.68 µs, and the link is full at a depth that keeps all
+// dies busy (I-05: depth is not counted twice, nor bytes that were not moved).
+func TestDeviceModelTime(t *testing.T) {
+	near := func(what string, got, want, within float64) {
+		t.Helper()
+		if got < want*(1-within) || got > want*(1+within) {
+			t.Errorf("%s: %g, want %g within %.0f %%", what, got, want, 100*within)
+		}
+	}
+	const page = 60e-6 + 4096/6e9
+	for _, target := range []string{"sim:size=64MiB,service=fixed,clock=virtual", "sim:size=64MiB,service=fixed,clock=virtual,lba=512"} {
+		rows := deviceRows(t, DevicePlan{Target: target, Cases: []DeviceCase{
+			{Op: OpRead, Size: 4096, Threads: 1, Depth: 1, Batch: 1, Completion: Polling, Bytes: 4 * base.MiB},
+			{Op: OpRead, Size: 4096, Threads: 1, Depth: 8, Batch: 1, Completion: Polling, Bytes: 16 * base.MiB, Seed: 3},
+			{Op: OpRead, Size: 4096, Threads: 4, Depth: 1, Batch: 1, Completion: Polling, Bytes: 16 * base.MiB},
+			{Op: OpRead, Size: base.MiB, Threads: 1, Depth: 16, Batch: 1, Completion: Polling, Bytes: 128 * base.MiB},
+		}})
+		near("p50 of one", rows[0].P50, page, 0.02)
+		near("p99.9 of one", rows[0].P999, page, 0.02)
+		near("requests of one", rows[0].PerSecond, 1/page, 0.02)
+		near("MB/s of one", rows[0].MBPerS, 4096/page/1e6, 0.02)
+		near("p50 of 8", rows[1].P50, page, 0.02)
+		near("requests of 4 callers", rows[2].PerSecond, 4/page, 0.1) // some meet on a die
+		near("MB/s of a full link", rows[3].MBPerS, 6000, 0.05)
+		if got := rows[1].PerSecond; got > 8/page*1.001 || got < 7/page {
+			t.Errorf("8 at a time: %g a second, at most %g are possible", got, 8/page)
+		}
+		if rows[0].Clock != "model" || !rows[0].Compared || rows[0].Commands != 1 {
+			t.Errorf("%+v", rows[0])
+		}
+	}
+}
+
+// TestDeviceShapes runs each way of completion, with batches, callers and writes, by
+// the wall's clock: every figure is there and what was moved compares.
+func TestDeviceShapes(t *testing.T) {
+	var cases []DeviceCase
+	for _, how := range Completions {
+		for _, op := range []string{OpRead, OpWrite} {
+			cases = append(cases,
+				DeviceCase{Op: op, Size: 4096, Threads: 2, Depth: 32, Batch: 8, Completion: how, Bytes: 4 * base.MiB, Seed: 1},
+				DeviceCase{Op: op, Size: 1 * base.MiB, Threads: 1, Depth: 2, Batch: 1, Completion: how, Bytes: 16 * base.MiB, Seed: 1})
+		}
+	}
+	for _, row := range deviceRows(t, DevicePlan{Target: "sim:size=64MiB", Cases: cases}) {
+		if row.Clock != "wall" || !row.Compared || row.CPU == nil || row.Size == base.MiB && row.Commands < 8 {
+			t.Errorf("%+v", row)
+		}
+	}
+}
+
+// TestDeviceFile: a file is read without leave and written only with it, and never
+// if it holds a store.
+func TestDeviceFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "disk")
+	if err := os.WriteFile(path, bytes.Repeat([]byte("mine"), 16<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	read := DeviceCase{Op: OpRead, Size: 65536, Threads: 1, Depth: 8, Batch: 2, Bytes: 4 * base.MiB}
+	write := read
+	write.Op = OpWrite
+	if rows := deviceRows(t, DevicePlan{Target: path, Cases: []DeviceCase{read}}); rows[0].Compared {
+		t.Error("what the file holds is not known")
+	}
+	if _, err := RunDevice(t.Context(), DevicePlan{Target: path, Cases: []DeviceCase{write}}); !errors.Is(err, base.ErrInvalid) {
+		t.Errorf("write without leave: %v", err)
+	}
+	if data, err := os.ReadFile(path); err != nil || !bytes.Equal(data, bytes.Repeat([]byte("mine"), 16<<20)) {
+		t.Errorf("the file changed: %v", err)
+	}
+	if rows := deviceRows(t, DevicePlan{Target: path, Cases: []DeviceCase{write, read}, Overwrite: true}); !rows[0].Compared || !rows[1].Compared {
+		t.Error("not compared")
+	}
+	p := smallPlace(t)
+	for _, target := range p.storeDevices() {
+		if _, err := RunDevice(t.Context(), DevicePlan{Target: target, Cases: []DeviceCase{write}, Overwrite: true}); !errors.Is(err, base.ErrInUse) {
+			t.Errorf("a store: %v", err)
+		}
+		deviceRows(t, DevicePlan{Target: target, Cases: []DeviceCase{read}})
+	}
+	polled := read
+	polled.Completion = Polling
+	for what, c := range map[string]DeviceCase{"completion": polled,
+		"size": {Op: OpRead, Size: 100, Threads: 1, Depth: 1, Batch: 1}, "batch": {Op: OpRead, Size: 4096, Threads: 1, Depth: 1, Batch: 2},
+		"threads": {Op: OpRead, Size: 4096, Threads: 65, Depth: 1, Batch: 1}, "op": {Op: "erase", Size: 4096, Threads: 1, Depth: 1, Batch: 1},
+		"depth": {Op: OpRead, Size: 4096, Threads: 1, Depth: MaxDeviceDepth + 1, Batch: 1}} {
+		if _, err := RunDevice(t.Context(), DevicePlan{Target: path, Cases: []DeviceCase{c}}); !errors.Is(err, base.ErrInvalid) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	asleep := polled
+	asleep.Completion = Interrupt
+	if _, err := RunDevice(t.Context(), DevicePlan{Target: "sim:size=64MiB,clock=virtual", Cases: []DeviceCase{asleep}}); !errors.Is(err, base.ErrInvalid) {
+		t.Errorf("interrupts in virtual time: %v", err)
+	}
+	if _, err := RunDevice(t.Context(), DevicePlan{Target: "sim:path=" + path + "x", Cases: []DeviceCase{polled}}); !errors.Is(err, base.ErrNotFound) {
+		t.Errorf("no such file: %v", err)
+	}
+}
+
+// TestDeviceWrong: other bytes than were written are noticed.
+func TestDeviceWrong(t *testing.T) {
+	b := make([]byte, 8192)
+	stampAll(b, 4096, 4096)
+	if err := checkStamps("x", b, 4096, 4096); err != nil {
+		t.Error(err)
+	}
+	for what, err := range map[string]error{"place": checkStamps("x", b, 8192, 4096), "second block": checkStamps("x", append(b[:4096:4096], b[:4096]...), 4096, 4096)} {
+		if !errors.Is(err, base.ErrCorrupt) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// TestDeviceTable: the table names the clock, and the verdict follows the shares.
+func TestDeviceTable(t *testing.T) {
+	r := &DeviceReport{Transport: "sim", NUMANode: 1, Rows: []DeviceRow{{DeviceCase: DeviceCase{Op: OpRead, Size: 4096, Depth: 1}, Clock: "model"}}}
+	text := func(explain bool) string {
+		var b strings.Builder
+		if err := r.WriteTable(&b, explain); err != nil {
+			t.Fatal(err)
+		}
+		return b.String()
+	}
+	if s := text(false); !strings.Contains(s, "MODEL'S VIRTUAL CLOCK") || strings.Contains(s, "limits") {
+		t.Error(s)
+	}
+	r.Rows[0].Clock, r.Rows[0].Wait = "wall", 0.7
+	if s := text(true); !strings.Contains(s, "the device (0 %") || !strings.Contains(s, "NUMA node 1") || !strings.Contains(s, "link: not known") {
+		t.Error(s)
+	}
+	r.Rows[0].Wait, r.Rows[0].Submit, r.Link.Width, r.Link.MaxWidth = 0.2, 0.6, "2", "4"
+	if s := text(true); !strings.Contains(s, "the host (60 %") || !strings.Contains(s, "could do more") {
+		t.Error(s)
+	}
+	if data, err := json.Marshal(r); err != nil || !strings.Contains(string(data), `"p999_seconds"`) {
+		t.Errorf("%s, %v", data, err)
+	}
+}
