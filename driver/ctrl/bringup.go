@@ -102,6 +102,9 @@ func (d *Device) readCapabilities(ctx context.Context) error {
 		return err
 	}
 	version, err := d.hw.Load32(nvme.RegVS)
+	if err == nil {
+		err = nvme.VS(version).Check()
+	}
 	if err != nil {
 		return err
 	}
@@ -113,7 +116,7 @@ func (d *Device) readCapabilities(ctx context.Context) error {
 		return nil
 	}
 	d.cap, d.version = nvme.CAP(v), nvme.VS(version)
-	return d.version.Check()
+	return nil
 }
 
 // disable takes the controller to RDY = 0 from wherever a former owner left it

@@ -81,8 +81,8 @@ type queue struct {
 
 // newQueue allocates a queue of size entries for up to depth commands. listBytes
 // is the memory for the list of each; a power of two up to a page.
-func newQueue(d *Device, id uint16, size, depth uint32, listBytes int64) (q *queue, err error) {
-	q = &queue{dev: d, id: id, size: size, phase: true, mask: uint16(1)<<bits.Len32(depth-1) - 1, tally: tally{d: d}}
+func newQueue(d *Device, id uint16, size, depth uint32, listBytes int64) (_ *queue, err error) {
+	q := &queue{dev: d, id: id, size: size, phase: true, mask: uint16(1)<<bits.Len32(depth-1) - 1, tally: tally{d: d}}
 	q.due.Store(int64(hw.Forever))
 	defer func() {
 		if err != nil {

@@ -139,7 +139,7 @@ func testAroundMaxTransfer(t *testing.T, h Harness) {
 	d, in := h.Dev, h.Dev.Info()
 	r := attached(t, d, 17*base.MiB)
 	half := r.Size() / 2 / base.StoreBlock * base.StoreBlock
-	for k := int64(1); k*in.MaxTransfer+in.BlockSize <= half && k <= 8; k++ {
+	for k := int64(1); k*in.MaxTransfer+in.BlockSize <= half && k <= 40; k++ {
 		for _, n := range []int64{k*in.MaxTransfer - in.BlockSize, k * in.MaxTransfer, k*in.MaxTransfer + in.BlockSize} {
 			pattern(r.CPU()[:n], uint64(n))
 			do(t, d, write(in.BlockSize, r.Seg(0, n)))
