@@ -150,6 +150,10 @@ func (d *Device) disable(ctx context.Context) error {
 }
 
 func (d *Device) configure(context.Context) error {
+	if d.quirk.Flags&nvme.QuirkWideSQE != 0 {
+		return base.Errorf("configure", "controller", base.ErrNotSupported,
+			"its submission queue entries are not those of the specification (%s)", d.quirk.Why)
+	}
 	shift := max(d.cap.MinPageShift(), 12)
 	cc, err := nvme.MakeCC(d.cap, shift, nvme.RoundRobin)
 	if err != nil {
@@ -174,9 +178,8 @@ func (d *Device) enable(ctx context.Context) error {
 	if err := d.hw.Store32(nvme.RegCC, uint32(d.cc)); err != nil {
 		return err
 	}
-	quirk := nvme.Quirks(d.hw.ID().Vendor, d.hw.ID().Device)
-	if quirk.Flags&nvme.QuirkReadyDelay != 0 {
-		d.sleep(ctx, quirk.DelayMs)
+	if d.quirk.Flags&nvme.QuirkReadyDelay != 0 {
+		d.sleep(ctx, d.quirk.DelayMs)
 	}
 	err := d.wait(ctx, "RDY = 1", d.timeout(), func(s nvme.CSTS) bool { return s.Ready() || s.Fatal() })
 	if err != nil {
@@ -186,8 +189,8 @@ func (d *Device) enable(ctx context.Context) error {
 	if err == nil {
 		err = nvme.CSTS(v).Check()
 	}
-	if err == nil && quirk.Flags&nvme.QuirkAdminDelay != 0 {
-		d.sleep(ctx, quirk.DelayMs)
+	if err == nil && d.quirk.Flags&nvme.QuirkAdminDelay != 0 {
+		d.sleep(ctx, d.quirk.DelayMs)
 	}
 	return err
 }
@@ -283,6 +286,9 @@ func (d *Device) chooseNamespace(ctx context.Context) error {
 		g, err := ns.Geometry()
 		if err != nil {
 			return base.Wrap("open", fmt.Sprintf("namespace %d", want), err)
+		}
+		if size := d.id.Stripe(d.cap.MinPageShift()); g.Boundary == 0 && d.quirk.Flags&nvme.QuirkStripe != 0 && size>>g.BlockShift != 0 {
+			g.Boundary = uint32(size >> g.BlockShift)
 		}
 		if ns.Shared() && d.id.MultiController() && !d.opts.Force {
 			return base.WithHint(base.Errorf("open", fmt.Sprintf("namespace %d", want), base.ErrInUse,

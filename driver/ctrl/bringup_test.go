@@ -269,3 +269,28 @@ func TestOptions(t *testing.T) {
 		t.Errorf("a refused Open does not close the device: %v", err)
 	}
 }
+
+// TestQuirks: controllers of the table get what they need.
+func TestQuirks(t *testing.T) {
+	for _, x := range []struct {
+		stripe   uint8
+		noiob    uint16
+		commands int64 // of 128 KiB
+	}{{0, 0, 1}, {3, 0, 4}, {3, 16, 2}, {1, 0, 16}, {200, 0, 1}} {
+		cfg := sim.Default(16 * base.MiB)
+		cfg.Vendor, cfg.Device = 0x8086, 0x0953
+		cfg.Identify.VendorUnknown[3] = x.stripe
+		cfg.Namespaces[0].NOIOB = x.noiob
+		d := opened(t, model(t, cfg), quiet)
+		run(t, d, reads(t, d, 1, 128<<10))
+		if n := d.Stats().Commands; n != x.commands {
+			t.Errorf("stripe %d, NOIOB %d: %d commands, want %d", x.stripe, x.noiob, n, x.commands)
+		}
+		works(t, d)
+	}
+	cfg := sim.Default(16 * base.MiB)
+	cfg.Vendor, cfg.Device = 0x106b, 0x2005
+	if _, err := ctrl.Open(bg(t), model(t, cfg), quiet); !errors.Is(err, base.ErrNotSupported) || !strings.Contains(err.Error(), "Apple T2") {
+		t.Errorf("%v", err)
+	}
+}

@@ -39,6 +39,7 @@ type Device struct {
 	discardLimit uint32
 	aers         []*adminWait
 	power        power
+	quirk        nvme.QuirkEntry
 	phase        atomic.Value // string: the step of the bring-up
 
 	adminQ  atomic.Pointer[queue]
@@ -91,6 +92,7 @@ func Open(ctx context.Context, dev hw.Device, opts Options) (*Device, error) {
 	d.latency.d, d.latency.mode, d.latency.depth = d, opts.Mode, opts.Latency
 	d.deep.d, d.deep.mode, d.deep.depth = d, opts.Batches, opts.Depth
 	d.info.Target, d.info.Transport = dev.ID().Target, dev.ID().Transport
+	d.quirk = nvme.Quirks(dev.ID().Vendor, dev.ID().Device)
 	d.share([]*queue{})
 	d.small.Store(-int64(smallMemory))
 	d.state.Store(uint32(driver.StateResetting)) // not ready: nothing isolates it
@@ -163,12 +165,12 @@ func (d *Device) describe() {
 		d.reason("data is named by SGLs where they are shorter than PRP lists")
 	}
 	if d.geo.Boundary != 0 {
-		d.reason("commands do not cross multiples of %d blocks (NOIOB)", d.geo.Boundary)
+		d.reason("commands do not cross multiples of %d blocks", d.geo.Boundary)
 	}
 	if d.protected {
 		d.reason("the namespace is write protected")
 	}
-	for _, q := range nvme.Quirks(d.hw.ID().Vendor, d.hw.ID().Device).Flags.Names() {
+	for _, q := range d.quirk.Flags.Names() {
 		d.reason("quirk: %s", q)
 	}
 }

@@ -138,6 +138,16 @@ func (id *IdentifyController) RetryDelayMs(crd uint8) uint32 {
 	return uint32(id.CRDT[crd-1].Get()) * 100
 }
 
+// Stripe is the size, in bytes, that commands of a controller with QuirkStripe
+// should not cross multiples of; 0 for none, or for more than 1 GiB. pageShift is CAP's smallest memory page.
+func (id *IdentifyController) Stripe(pageShift uint) uint64 {
+	n := uint(id.VendorUnknown[3])
+	if n == 0 || n+pageShift > 30 {
+		return 0
+	}
+	return 1 << (n + pageShift)
+}
+
 // MultiController tells whether the subsystem may have another controller.
 func (id *IdentifyController) MultiController() bool { return id.CMIC&2 != 0 }
 
