@@ -59,7 +59,7 @@ struct ugds_device {
 	u32 vectors;
 	const char *refusal;		/* why nobody may open it, or NULL */
 
-	struct mutex lock;
+	struct mutex lock;		/* see above, as for the others */
 	struct ugds_file *stuck;	/* what a controller that did not stop may still use */
 	struct task_struct *resetting;	/* whose function reset is ours */
 

@@ -117,7 +117,7 @@ static const char *find_refusal(struct ugds_device *ud)
 	find_table(ud);
 	if (ud->table_start < NVME_BAR_MIN && ud->table_end) {
 		if (!ugds_isolated_msi(dev))
-			return "its MSI-X table shares a page with registers, and interrupts are not remapped";
+			return "registers share a page with the MSI-X table, without remapping";
 		/* A forged message reaches nobody else: the page can be mapped. */
 		ud->table_start = 0;
 		ud->table_end = 0;

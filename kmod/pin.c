@@ -14,6 +14,7 @@
 static int pin(struct ugds_region *r, unsigned long addr)
 {
 	const unsigned int batch = PAGE_SIZE / sizeof(struct page *);
+	const unsigned int entry = dma_get_max_seg_size(&r->file->ud->pdev->dev);
 	struct page **pages = (struct page **)__get_free_page(GFP_KERNEL);
 	unsigned long left = r->npages;
 	int ret = 0;
@@ -39,8 +40,7 @@ static int pin(struct ugds_region *r, unsigned long addr)
 		/* Neighbouring pages become one entry, so huge pages cost little. */
 		ret = sg_alloc_append_table_from_pages(&r->pinned, pages, got, 0,
 						       (unsigned long)got << PAGE_SHIFT,
-						       dma_get_max_seg_size(&r->file->ud->pdev->dev),
-						       left, GFP_KERNEL_ACCOUNT);
+						       entry, left, GFP_KERNEL_ACCOUNT);
 		if (ret) {
 			unpin_user_pages(pages, got);
 			break;

@@ -201,6 +201,7 @@ static void free_pages_of(struct ugds_region *r)
  */
 static int take_pages(struct ugds_region *r, unsigned long npages)
 {
+	const gfp_t gfp = GFP_KERNEL_ACCOUNT | __GFP_ZERO | __GFP_NOWARN | __GFP_RETRY_MAYFAIL;
 	unsigned int order = get_order(npages << PAGE_SHIFT);
 	struct page *first;
 	unsigned long i;
@@ -208,9 +209,7 @@ static int take_pages(struct ugds_region *r, unsigned long npages)
 	r->pages = kvcalloc(npages, sizeof(*r->pages), GFP_KERNEL_ACCOUNT);
 	if (!r->pages)
 		return -ENOMEM;
-	first = alloc_pages_node(dev_to_node(&r->file->ud->pdev->dev),
-				 GFP_KERNEL_ACCOUNT | __GFP_ZERO | __GFP_NOWARN | __GFP_RETRY_MAYFAIL,
-				 order);
+	first = alloc_pages_node(dev_to_node(&r->file->ud->pdev->dev), gfp, order);
 	if (!first)
 		return -ENOMEM;
 	split_page(first, order);

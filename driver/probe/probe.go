@@ -85,9 +85,8 @@ func Parse(target string) (Target, error) {
 	return bad(fmt.Sprintf("unknown scheme %q", scheme))
 }
 
-// Open opens the device that target names, with its lock. ErrNotSupported for
-// transports that this build does not have; otherwise the errors of the
-// transport, see file.Open, sim.Open and ctrl.Open.
+// Open opens the device that target names, with its lock. The errors are those of the
+// transport, see file.Open, sim.Open, Choose, kdrv.Open, vfio.Open and ctrl.Open.
 func Open(ctx context.Context, target string, o Options) (driver.Device, error) {
 	t, err := Parse(target)
 	if err != nil {
@@ -108,7 +107,7 @@ func Open(ctx context.Context, target string, o Options) (driver.Device, error) 
 		}
 		return d, nil
 	}
-	return nil, unsupported(target)
+	return openController(ctx, t.Rest, o)
 }
 
 // OpenAll opens several devices, or none. Controllers are brought up at the same
@@ -175,11 +174,6 @@ func openSim(ctx context.Context, target string, o Options) (*ctrl.Device, error
 	return ctrl.Open(ctx, s, o.Ctrl)
 }
 
-func unsupported(target string) error {
-	return base.WithHint(base.Errorf("open", target, base.ErrNotSupported, "NVMe controllers are not built into this version"),
-		"use a file or a block device such as /dev/nvme1n1")
-}
-
 // Explain says in a few lines what target is and how it would be opened. It
 // opens nothing for writing and takes no lock.
 func Explain(target string) []string {
@@ -198,7 +192,7 @@ func Explain(target string) []string {
 		}
 		t.Rest = path
 	default:
-		return []string{unsupported(target).Error()}
+		return explainController(t.Rest)
 	}
 	st, err := unix.StatPath(t.Rest)
 	if err != nil {

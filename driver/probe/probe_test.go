@@ -55,7 +55,7 @@ func TestOpen(t *testing.T) {
 		}
 	}
 	for target, want := range map[string]error{
-		"pci:0000:01:00.0":       base.ErrNotSupported,
+		"pci:ffff:ff:1f.7":       base.ErrNotFound,
 		"sim:path=" + path + "x": base.ErrNotFound,
 		"nvme:1":                 base.ErrInvalid,
 		path + "x":               base.ErrNotFound,
@@ -77,7 +77,7 @@ func TestExplain(t *testing.T) {
 		path + "x":         "format makes it",
 		"/":                "directory",
 		"/dev/null":        "cannot be a device",
-		"pci:0000:01:00.0": "not built into",
+		"pci:ffff:ff:1f.7": "no NVMe controller",
 		"sim:mdts=1":       "in memory",
 		"sim:path=" + path: "regular file",
 		"sim:path=/":       "cannot be behind",

@@ -216,10 +216,14 @@ func (c Controller) judged() Controller {
 		c.Why = "something uses each of its disks"
 	case c.Name != "":
 		c.Why = "the kernel shows no namespace of it"
+	case c.Driver == DriverModule:
+		c.Usable, c.Why = true, "through the kernel module, as pci:"+c.Address
+	case c.Driver == DriverVFIO:
+		c.Usable, c.Why = true, "through VFIO, as pci:"+c.Address
 	case c.Driver == "":
-		c.Why = "no driver has it, and this version drives no controller itself: bind it to the kernel's nvme driver"
+		c.Why = "no driver has it: ugdsctl device bind " + c.Address
 	default:
-		c.Why = "the driver " + c.Driver + " has it, and this version drives no controller itself: bind it to the kernel's nvme driver"
+		c.Why = "the driver " + c.Driver + " has it: ugdsctl device bind " + c.Address + " takes it away"
 	}
 	return c
 }

@@ -71,8 +71,8 @@ func TestControllers(t *testing.T) {
 	if g := got[1]; g.Usable || len(g.Disks) != 1 || len(g.Disks[0].Holders) == 0 || g.NUMANode != -1 {
 		t.Errorf("mounted: %+v", g)
 	}
-	for i, why := range map[int]string{2: "the driver vfio-pci has it", 3: "no driver has it", 4: "no namespace"} {
-		if g := got[i]; g.Usable || !strings.Contains(g.Why, why) {
+	for i, why := range map[int]string{2: "through VFIO, as pci:" + got[2].Address, 3: "no driver has it", 4: "no namespace"} {
+		if g := got[i]; g.Usable != (i == 2) || !strings.Contains(g.Why, why) {
 			t.Errorf("%d: %+v, want %q", i, g, why)
 		}
 	}

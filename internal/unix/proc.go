@@ -112,33 +112,44 @@ func lockName(st Stat) string {
 // locked open file description itself: the owner or a child that inherited it.
 // Processes of other users may be invisible.
 func LockHolders(st Stat) []int {
-	return others(st, func(fdinfo string) bool { return strings.Contains(fdinfo, "FLOCK") })
+	return others(sameFile(st), func(fdinfo string) bool { return strings.Contains(fdinfo, "FLOCK") })
 }
 
 // Openers lists the living processes, other than this one, that have the file
-// open. Processes of other users may be invisible.
-func Openers(st Stat) []int { return others(st, func(string) bool { return true }) }
+// open. Of a device node only the kind and the device matter: a container has nodes
+// of its own. Processes of other users may be invisible.
+func Openers(st Stat) []int {
+	same := sameFile(st)
+	if st.Kind == KindBlock || st.Kind == KindChar {
+		same = func(s Stat) bool { return s.Kind == st.Kind && s.Rdev == st.Rdev }
+	}
+	return others(same, func(string) bool { return true })
+}
+
+func sameFile(st Stat) func(Stat) bool {
+	return func(s Stat) bool { return s.Ino == st.Ino && s.Dev == st.Dev }
+}
 
 // others lists the living processes but this one that have a descriptor of the
 // file whose description in /proc is wanted.
-func others(st Stat, wanted func(fdinfo string) bool) []int {
+func others(same func(Stat) bool, wanted func(fdinfo string) bool) []int {
 	dirs, _ := os.ReadDir("/proc")
 	var out []int
 	for _, d := range dirs {
 		pid, err := strconv.Atoi(d.Name())
-		if err == nil && pid != os.Getpid() && has(pid, st, wanted) && (Proc{PID: pid}).Alive() {
+		if err == nil && pid != os.Getpid() && has(pid, same, wanted) && (Proc{PID: pid}).Alive() {
 			out = append(out, pid)
 		}
 	}
 	return out
 }
 
-func has(pid int, st Stat, wanted func(fdinfo string) bool) bool {
+func has(pid int, same func(Stat) bool, wanted func(fdinfo string) bool) bool {
 	dir := "/proc/" + strconv.Itoa(pid)
 	fds, _ := os.ReadDir(dir + "/fd")
 	for _, fd := range fds {
 		s, err := StatPath(dir + "/fd/" + fd.Name())
-		if err != nil || s.Ino != st.Ino || s.Dev != st.Dev {
+		if err != nil || !same(s) {
 			continue
 		}
 		info, _ := os.ReadFile(dir + "/fdinfo/" + fd.Name())

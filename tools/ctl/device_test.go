@@ -88,7 +88,7 @@ func TestDeviceListText(t *testing.T) {
 	want := `CONTROLLER    DISK          SIZE     USABLE  WHAT, WHY
 0000:01:00.0  nvme0                  yes     A disk\x1b[31m, NUMA node 1
               /dev/nvme0n1  1.0 MiB  yes     as /dev/nvme0n1
-0000:02:00.0                         no      no driver has it, and this version drives no controller itself: bind it to the kernel's nvme driver
+0000:02:00.0                         no      no driver has it: ugdsctl device bind 0000:02:00.0
 `
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", &out, want)

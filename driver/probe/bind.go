@@ -1,0 +1,247 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/ugds-store/ugds/driver/hw/kdrv"
+	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/unix"
+)
+
+// The drivers that Bind knows.
+const (
+	DriverKernel = "nvme"      // the kernel's own: a block device
+	DriverModule = kdrv.Module // our kernel module
+	DriverVFIO   = "vfio-pci"
+)
+
+const (
+	// bindLimit bounds what the kernel is asked to do in one step.
+	bindLimit = time.Minute
+	// boundLimit is how long a driver may take to appear after it was asked for.
+	boundLimit = 10 * time.Second
+	boundPoll  = 10 * time.Millisecond
+)
+
+// Binding is what Bind and Unbind have done, or would do.
+type Binding struct {
+	Address string   `json:"address"`
+	From    string   `json:"from"` // the driver before, "" if there was none
+	To      string   `json:"to"`
+	Changed bool     `json:"changed"` // false: it was bound so already
+	Loses   []string `json:"loses"`   // block devices of the kernel that vanish
+}
+
+// binder changes bindings below a kernel's sysfs.
+type binder struct {
+	kernel
+	write func(file, text string) error // an attribute, below sysfs
+	inUse func(k kernel, address string) ([]string, error)
+	claim func(disks []Disk) (release func(), err error)
+	wait  time.Duration // for a driver to appear
+}
+
+func newBinder() binder {
+	return binder{kernel(Sysfs), func(file, text string) error {
+		return os.WriteFile(filepath.Join(Sysfs, file), []byte(text), 0) // one write, as the kernel wants it
+	}, holders, claimDisks, boundLimit}
+}
+
+// PlanBind tells what Bind would do, and refuses as Bind would.
+func PlanBind(address, to string) (Binding, error) { return newBinder().plan(address, to) }
+
+// Bind gives the NVMe controller at a PCI address to a driver, DriverModule,
+// DriverVFIO or DriverKernel. A controller whose disk is in use is refused with
+// ErrInUse and whoever uses it: a mount, swap, a device built on it, a process. When
+// anything fails the controller is given back to the driver that it had, and the
+// error says so if that fails too. ErrNotFound for an address or driver that does not
+// exist, ErrNotSupported for VFIO without an IOMMU, or the system's error.
+func Bind(ctx context.Context, address, to string) (Binding, error) {
+	return newBinder().bind(ctx, address, to)
+}
+
+var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
+
+func (b binder) plan(address, to string) (p Binding, err error) {
+	dir := "bus/pci/devices/" + address
+	p = Binding{Address: address, To: to}
+	refuse := func(class error, format string, args ...any) (Binding, error) {
+		return p, base.Errorf("bind", address, class, format, args...)
+	}
+	switch {
+	case !pciAddress.MatchString(address):
+		return refuse(base.ErrInvalid, "a PCI address is like 0000:01:00.0")
+	case b.text(dir, "class") == "":
+		return refuse(base.ErrNotFound, "there is no such PCI device")
+	case b.text(dir, "class") != nvmeClass:
+		return refuse(base.ErrInvalid, "it is not an NVMe controller, its class is %s", b.text(dir, "class"))
+	}
+	p.From = b.link(dir, "driver")
+	if p.From == to {
+		return p, nil
+	}
+	p.Changed = true
+	if _, err := os.Stat(filepath.Join(string(b.kernel), "bus/pci/drivers", to)); err != nil {
+		_, err := refuse(base.ErrNotFound, "the kernel has no driver %s", to)
+		return p, base.WithHint(err, "load it: modprobe %s", strings.ReplaceAll(to, "-", "_"))
+	}
+	if to == DriverVFIO && b.link(dir, "iommu_group") == "" {
+		_, err := refuse(base.ErrNotSupported, "no IOMMU translates for it")
+		return p, base.WithHint(err, "boot with intel_iommu=on or amd_iommu=on, or bind it to %s", DriverModule)
+	}
+	for _, d := range b.pci(dir, address).Disks {
+		p.Loses = append(p.Loses, d.Path)
+	}
+	who, err := b.inUse(b.kernel, address)
+	if err != nil {
+		return p, err
+	}
+	if len(who) > 0 {
+		return refuse(base.ErrInUse, "%s", strings.Join(who, "; "))
+	}
+	return p, nil
+}
+
+func (b binder) bind(ctx context.Context, address, to string) (Binding, error) {
+	p, err := b.plan(address, to)
+	if err != nil || !p.Changed {
+		return p, err
+	}
+	release, err := b.claim(b.pci("bus/pci/devices/"+address, address).Disks)
+	if err != nil {
+		return p, base.Wrap("bind", address, err)
+	}
+	defer release()
+	dir := "bus/pci/devices/" + address
+	before := b.text(dir, "driver_override")
+	if before == "(null)" {
+		before = ""
+	}
+	override := to
+	if to == DriverKernel {
+		override = "" // it binds by its table of devices
+	}
+	if err := b.change(ctx, address, override, to); err != nil {
+		err = base.Errorf("bind", address, err, "to %s", to)
+		undo := b.change(context.WithoutCancel(ctx), address, before, p.From)
+		if undo != nil {
+			return p, errors.Join(err, base.Errorf("give back", address, undo, "to %q", p.From))
+		}
+		return p, base.WithHint(err, "it is bound to %q as before", p.From)
+	}
+	return p, nil
+}
+
+// change takes the driver of a device away and lets the kernel choose another, which
+// has to be want; "" is none.
+func (b binder) change(ctx context.Context, address, override, want string) error {
+	dir := "bus/pci/devices/" + address
+	if err := b.ask(ctx, dir+"/driver_override", override+"\n"); err != nil {
+		return err
+	}
+	if b.link(dir, "driver") == want {
+		return nil
+	}
+	if b.link(dir, "driver") != "" {
+		if err := b.ask(ctx, dir+"/driver/unbind", address); err != nil {
+			return err
+		}
+	}
+	if want == "" {
+		return nil
+	}
+	if err := b.ask(ctx, "bus/pci/drivers_probe", address); err != nil {
+		return err
+	}
+	for end := time.Now().Add(b.wait); ; time.Sleep(boundPoll) {
+		switch now := b.link(dir, "driver"); {
+		case now == want:
+			return nil
+		case now != "", time.Now().After(end), ctx.Err() != nil:
+			return base.WithHint(base.Errorf("bind", address, base.ErrMismatch, "its driver is %q and not %q", now, want),
+				"the kernel's log says why the driver did not take it")
+		}
+	}
+}
+
+// ask writes an attribute. The kernel may take long, for a device that does not
+// answer; who asked waits at most bindLimit.
+func (b binder) ask(ctx context.Context, file, text string) error {
+	done := make(chan error, 1)
+	go func() { done <- b.write(file, text) }()
+	ctx, cancel := context.WithTimeout(ctx, bindLimit)
+	defer cancel()
+	select {
+	case err := <-done:
+		return base.Wrap("write", file, err)
+	case <-ctx.Done():
+		return base.Errorf("write", file, base.ErrTimeout, "the kernel has not answered: %w", ctx.Err())
+	}
+}
+
+// holders names whoever uses a controller or a disk of it, in words.
+func holders(k kernel, address string) (out []string, err error) {
+	dir := "bus/pci/devices/" + address
+	processes := func(node string, kind unix.Kind, dev unix.Dev) {
+		for _, pid := range unix.Openers(unix.Stat{Kind: kind, Rdev: dev}) {
+			out = append(out, fmt.Sprintf("process %d (%s) has %s open", pid, unix.ProcName(pid), node))
+		}
+	}
+	c := k.pci(dir, address)
+	for _, d := range c.Disks {
+		for _, h := range d.Holders {
+			out = append(out, d.Path+": "+h)
+		}
+		if dev, ok := unix.ParseDev(k.text("class/block/"+d.Name, "dev")); ok {
+			processes(d.Path, unix.KindBlock, dev)
+		}
+	}
+	for _, class := range []string{"nvme", "ugds_drv"} {
+		names, err := k.list(dir + "/" + class)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range names {
+			if dev, ok := unix.ParseDev(k.text(dir+"/"+class+"/"+name, "dev")); ok {
+				processes("/dev/"+name, unix.KindChar, dev)
+			}
+		}
+	}
+	if group := k.link(dir, "iommu_group"); c.Driver == DriverVFIO && group != "" {
+		if st, err := unix.StatPath("/dev/vfio/" + group); err == nil {
+			processes("/dev/vfio/"+group, unix.KindChar, st.Rdev)
+		}
+	}
+	return out, nil
+}
+
+// claimDisks opens disks exclusively, so that nobody mounts one between the look and
+// the change. ErrInUse when something holds one that could not be seen.
+func claimDisks(disks []Disk) (release func(), err error) {
+	var open []*unix.FD
+	release = func() {
+		for _, f := range open {
+			_ = f.Close()
+		}
+	}
+	for _, d := range disks {
+		f, err := unix.Open(d.Path, unix.ReadOnly|unix.Excl|unix.NonBlock, 0)
+		switch {
+		case errors.Is(err, unix.EBUSY):
+			release()
+			return nil, base.Errorf("claim", d.Path, base.ErrInUse, "something holds it that this process cannot see: %w", err)
+		case err != nil:
+			release()
+			return nil, base.Wrap("claim", d.Path, err)
+		}
+		open = append(open, f)
+	}
+	return release, nil
+}

@@ -1,0 +1,174 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ugds-store/ugds/internal/base"
+)
+
+const anSSD = "0000:01:00.0"
+
+// bus is a folder that behaves as sysfs does when drivers are changed.
+type bus struct {
+	t       *testing.T
+	dir     string
+	refuses map[string]bool // drivers that do not take the device
+	fail    string          // a file whose writes fail
+	writes  []string
+}
+
+func (b *bus) path(file string) string { return filepath.Join(b.dir, file) }
+
+func (b *bus) put(file, text string) {
+	b.t.Helper()
+	err := os.MkdirAll(filepath.Dir(b.path(file)), 0o755)
+	if err == nil {
+		err = os.WriteFile(b.path(file), []byte(text), 0o644)
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *bus) driver() string {
+	to, _ := os.Readlink(b.path("bus/pci/devices/" + anSSD + "/driver"))
+	return filepath.Base(to)
+}
+
+func (b *bus) setDriver(name string) {
+	link := b.path("bus/pci/devices/" + anSSD + "/driver")
+	_ = os.Remove(link)
+	if name != "" {
+		if err := os.Symlink("../../drivers/"+name, link); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+}
+
+// write does what the kernel does.
+func (b *bus) write(file, text string) error {
+	b.writes = append(b.writes, file+" "+strings.TrimSpace(text))
+	if strings.HasSuffix(file, b.fail) && b.fail != "" {
+		return os.ErrPermission
+	}
+	dev := "bus/pci/devices/" + anSSD
+	override := strings.TrimSpace(kernel(b.dir).text(dev, "driver_override"))
+	switch {
+	case strings.HasSuffix(file, "driver_override"):
+		b.put(file, text)
+	case strings.HasSuffix(file, "unbind"):
+		b.setDriver("")
+	case strings.HasSuffix(file, "drivers_probe"):
+		want := override
+		if want == "" || want == "(null)" {
+			want = DriverKernel
+		}
+		if !b.refuses[want] {
+			b.setDriver(want)
+		}
+	}
+	return nil
+}
+
+func newBus(t *testing.T, driver string) *bus {
+	b := &bus{t: t, dir: t.TempDir(), refuses: map[string]bool{}}
+	dev := "bus/pci/devices/" + anSSD
+	b.put(dev+"/class", nvmeClass+"\n")
+	b.put(dev+"/driver_override", "(null)\n")
+	b.put("bus/pci/devices/0000:02:00.0/class", "0x030000\n")
+	for _, d := range []string{DriverKernel, DriverModule, DriverVFIO} {
+		b.put("bus/pci/drivers/"+d+"/module", "")
+	}
+	if driver != "" {
+		b.setDriver(driver)
+	}
+	return b
+}
+
+func (b *bus) binder(held ...string) binder {
+	return binder{kernel(b.dir), b.write, func(kernel, string) ([]string, error) { return held, nil },
+		func([]Disk) (func(), error) { return func() {}, nil }, 20 * time.Millisecond}
+}
+
+func TestBind(t *testing.T) {
+	for _, c := range []struct{ from, to string }{{DriverKernel, DriverModule}, {DriverModule, DriverKernel}, {"", DriverModule},
+		{"", DriverKernel}, {DriverModule, DriverModule}} {
+		b := newBus(t, c.from)
+		p, err := b.binder().bind(context.Background(), anSSD, c.to)
+		if err != nil || b.driver() != c.to || p.Changed != (c.from != c.to) || p.From != c.from {
+			t.Errorf("%q to %q: %+v, bound to %q, %v", c.from, c.to, p, b.driver(), err)
+		}
+		if !p.Changed && len(b.writes) > 0 {
+			t.Errorf("%q to %q: wrote %q", c.from, c.to, b.writes)
+		}
+	}
+}
+
+// TestBindFails: whatever fails, the disk is as it was.
+func TestBindFails(t *testing.T) {
+	for name, change := range map[string]func(b *bus){
+		"the driver refuses":  func(b *bus) { b.refuses[DriverModule] = true },
+		"unbind fails":        func(b *bus) { b.fail = "unbind" },
+		"probe fails":         func(b *bus) { b.fail = "drivers_probe" },
+		"no override allowed": func(b *bus) { b.fail = "driver_override" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBus(t, DriverKernel)
+			change(b)
+			probes := 0
+			d := b.binder()
+			d.write = func(file, text string) error {
+				if strings.HasSuffix(file, "drivers_probe") {
+					if probes++; probes > 1 {
+						b.fail = "" // it recovers
+					}
+				}
+				return b.write(file, text)
+			}
+			_, err := d.bind(context.Background(), anSSD, DriverModule)
+			if err == nil || b.driver() != DriverKernel {
+				t.Errorf("%v, bound to %q after %q", err, b.driver(), b.writes)
+			}
+			if o := kernel(b.dir).text("bus/pci/devices/"+anSSD, "driver_override"); o != "" && o != "(null)" {
+				t.Errorf("the override is %q", o)
+			}
+		})
+	}
+}
+
+func TestBindRefused(t *testing.T) {
+	for _, c := range []struct {
+		address, to string
+		class       error
+		says        string
+	}{
+		{"0000:09:00.0", DriverModule, base.ErrNotFound, "no such PCI device"},
+		{"../0000:01:00.0", DriverModule, base.ErrInvalid, "is like"},
+		{"0000:02:00.0", DriverModule, base.ErrInvalid, "0x030000"},
+		{anSSD, "e1000", base.ErrNotFound, "modprobe e1000"},
+		{anSSD, DriverVFIO, base.ErrNotSupported, "IOMMU"},
+	} {
+		b := newBus(t, DriverKernel)
+		_, err := b.binder().bind(context.Background(), c.address, c.to)
+		if !errors.Is(err, c.class) || !strings.Contains(err.Error(), c.says) || len(b.writes) > 0 {
+			t.Errorf("%s to %s: %v, wrote %q", c.address, c.to, err, b.writes)
+		}
+	}
+	b := newBus(t, DriverKernel)
+	_, err := b.binder("/dev/nvme0n1: it is mounted on /data", "process 12 (fio) has /dev/nvme0n1 open").
+		bind(context.Background(), anSSD, DriverModule)
+	if !errors.Is(err, base.ErrInUse) || !strings.Contains(err.Error(), "/data") || !strings.Contains(err.Error(), "fio") || len(b.writes) > 0 {
+		t.Errorf("%v, wrote %q", err, b.writes)
+	}
+	d := b.binder()
+	d.claim = func([]Disk) (func(), error) { return nil, base.ErrInUse }
+	if _, err := d.bind(context.Background(), anSSD, DriverModule); !errors.Is(err, base.ErrInUse) || len(b.writes) > 0 {
+		t.Errorf("%v, wrote %q", err, b.writes)
+	}
+}
