@@ -107,14 +107,17 @@ found, 4 exists already, 5 the store is in use. fsck has its own.`,
 // helpCmd is cobra's, but an unknown verb is an error.
 func helpCmd() *cobra.Command {
 	return &cobra.Command{
-		Use:     "help [VERB]",
+		Use:     "help [VERB...]",
 		Short:   "tell about a verb",
 		Example: `  ugdsctl help put`,
-		Args:    args(0, 1, "at most a verb"),
+		Args:    args(0, 2, "at most a verb of two words"),
 		RunE: func(cmd *cobra.Command, a []string) error {
-			about, _, err := cmd.Root().Find(a)
-			if err != nil || len(a) > 0 && about == cmd.Root() {
-				return ctl.UsageError(a[0], "no such verb%s; see ugdsctl --help", similar(cmd.Root(), a[0]))
+			about, rest, err := cmd.Root().Find(a)
+			switch {
+			case err != nil:
+				return ctl.UsageError("help", "%v", err)
+			case len(rest) > 0:
+				return ctl.UsageError(strings.Join(a, " "), "no such verb%s; see %s --help", similar(about, rest[0]), about.CommandPath())
 			}
 			return about.Help()
 		},

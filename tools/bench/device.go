@@ -39,8 +39,10 @@ const (
 	MaxDeviceSize    = 16 * base.MiB // of a request
 	maxDeviceMemory  = base.GiB      // of all requests in flight
 	maxRequests      = 1 << 24
-	// modelSpan is how much of a model in memory is used, bytes.
-	modelSpan = 256 * base.MiB
+	// How much of a device is written first, and used: of a model in memory, and of
+	// one that may cache what it holds. Bytes.
+	modelSpan  = 64 * base.MiB
+	deviceSpan = base.GiB
 )
 
 // DeviceCase is one measurement of a device, without a store.
@@ -135,6 +137,11 @@ func RunDevice(ctx context.Context, p DevicePlan) (r *DeviceReport, err error) {
 				return nil, err
 			}
 			r.describe(d)
+			for k := range p.Cases[i:] { // better now than after the first ones
+				if err := p.Cases[i+k].check(d.Info()); err != nil {
+					return nil, err
+				}
+			}
 		}
 		row, err := d.measure(ctx, c)
 		if err != nil {
@@ -182,16 +189,19 @@ func openDevice(ctx context.Context, p *DevicePlan, c *DeviceCase) (d *device, e
 		begin := time.Now()
 		d.now = func() time.Duration { return time.Since(begin) }
 	}
-	d.span = min(d.Info().Capacity, modelSpan)
-	if memory || p.Overwrite {
-		err = d.prepare(ctx)
-		d.prepared = err == nil
-	} else {
-		d.span = d.Info().Capacity
+	d.span = d.Info().Capacity
+	switch {
+	case memory:
+		d.span = min(d.span, modelSpan)
+	case p.Overwrite:
+		d.span = min(d.span, deviceSpan)
+	default:
+		return d, nil
 	}
-	if err != nil {
+	if err := d.prepare(ctx); err != nil {
 		return nil, errors.Join(err, d.shut(ctx))
 	}
+	d.prepared = true
 	return d, nil
 }
 
@@ -280,7 +290,7 @@ func (d *device) prepare(ctx context.Context) error {
 	block := d.Info().BlockSize
 	d.span -= d.span % step
 	if d.span == 0 {
-		return base.Errorf("bench", d.Info().Target, base.ErrInvalid, "the device has only %s", base.FormatBytes(d.Info().Capacity))
+		return base.Errorf("bench", d.Info().Target, base.ErrInvalid, "the device has %s, at least %s are needed", base.FormatBytes(d.Info().Capacity), base.FormatBytes(step))
 	}
 	for off := int64(0); off < d.span; off += step {
 		if ctx.Err() != nil {
