@@ -2,6 +2,8 @@ package host
 
 import (
 	"context"
+	"errors"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -125,9 +127,28 @@ func (s *stream) copy(c gpu.Copy) error {
 	if c.ToHost {
 		copy(c.Host, dev)
 	} else {
-		copy(dev, c.Host)
+		fetch(dev, c.Host)
 	}
 	return nil
+}
+
+// fetch copies pinned memory. A page of a mapped file that the file has lost
+// meanwhile is a fault for the processor; a GPU has pinned the page and reads it
+// still. The bytes are then undefined here.
+func fetch(dst, src []byte) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		var fault interface{ Addr() uintptr } // only memory faults have it
+		if r := recover(); r != nil && !errors.As(asError(r), &fault) {
+			panic(r)
+		}
+	}()
+	copy(dst, src)
+}
+
+func asError(r any) error {
+	err, _ := r.(error)
+	return err
 }
 
 func (s *stream) Move(table gpu.Ptr, count int) error {

@@ -1,7 +1,9 @@
-// Command gpucheck runs the staged path against a real GPU: it compares bytes,
-// then measures it beside the plain loop of a reader that knows no better.
+// Command gpucheck runs the GPU suite on a machine with a GPU: it compares bytes on
+// every way, then measures them beside the plain loop of a reader that knows no
+// better. It needs glibc and the GPU's driver, no Go and no toolkit.
 //
-//	gpucheck [-dir DIR] [-rounds N] [-tune]
+//	gpucheck -build DIR      build it and the test programs into DIR; needs Go
+//	DIR/gpucheck [-dir DIR]  run everything; -list shows the parts, -only some
 package main
 
 import (
@@ -15,34 +17,50 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/driver/file"
 	"github.com/ugds-store/ugds/gpu"
-	"github.com/ugds-store/ugds/gpu/cuda"
 	"github.com/ugds-store/ugds/gpu/xfer"
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/tools/gputool"
 )
 
 var (
 	dir    = flag.String("dir", os.TempDir(), "where the test files go")
 	rounds = flag.Int("rounds", 5, "alternating pairs of each cell")
-	only   = flag.Int("only", -1, "run one part only, 0 to 6")
+	only   = flag.String("only", "", "run these parts only, separated by commas")
+	list   = flag.Bool("list", false, "list the parts")
 	tune   = flag.Bool("tune", false, "try sizes and numbers of bounce buffers")
 	size   = flag.Int64("size", 1<<30, "size of the test file")
+	which  = flag.String("gpu", "0", "the GPU: "+gputool.Help)
+	build  = flag.String("build", "", "build this program and the test programs into this folder")
+	soak   = flag.Duration("soak", 0, "how long the part soak runs")
+	writer = flag.String("writer", "", "for the part files: change this file until standard input ends")
 )
 
 func main() {
 	flag.Parse()
-	if err := run(); err != nil {
+	var err error
+	switch {
+	case *build != "":
+		err = buildAll(*build)
+	case *writer != "":
+		err = write(*writer)
+	default:
+		err = run()
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "gpucheck:", err)
 		os.Exit(1)
 	}
 }
 
 type rig struct {
-	b   *cuda.Backend
+	g   *gputool.GPU
+	b   gpu.Backend
 	d   gpu.Device
 	mem gpu.Memory
 	h   gpu.HostMemory
@@ -52,19 +70,34 @@ type rig struct {
 
 var ctx = context.Background()
 
+// part is one step of the suite. Parts do not depend on each other.
+type part struct {
+	name string
+	fn   func(*rig) error
+}
+
+var parts = []part{{"tests", (*rig).tests}, {"compare", (*rig).compare}, {"store", (*rig).store}, {"files", (*rig).files},
+	{"small", (*rig).small}, {"pinned", (*rig).pinned}, {"tuning", (*rig).tuning}, {"cached", (*rig).cached},
+	{"windows", (*rig).windows}, {"disk", (*rig).disk}, {"first", (*rig).first}, {"soak", (*rig).soak}}
+
 func run() error {
+	if *list {
+		for _, p := range parts {
+			fmt.Println(p.name)
+		}
+		return nil
+	}
 	began := time.Now()
-	b, err := cuda.Open(cuda.Options{})
+	g, err := gputool.Open(*which)
 	if err != nil {
 		return err
 	}
 	opened := time.Since(began)
-	if err := b.Devices()[0].Warm(); err != nil {
+	r := &rig{g: g, b: g.Backend, d: g.Device()}
+	if err := r.d.Warm(); err != nil {
 		return err
 	}
-	fmt.Printf("load the library and cuInit %v, context and kernels %v\n", opened, time.Since(began)-opened)
-	r := &rig{b: b, d: b.Devices()[0]}
-	fmt.Printf("%s, CUDA %d\n", r.d.Info().Name, b.Version())
+	fmt.Printf("%v: load the library %v, context and kernels %v\n", g, opened, time.Since(began)-opened)
 	if r.mem, err = r.d.Alloc(*size + base.MiB); err != nil {
 		return err
 	}
@@ -75,15 +108,22 @@ func run() error {
 		return err
 	}
 	defer os.Remove(r.f.Name())
-	for i, step := range []func() error{r.compare, r.small, r.pinned, r.tuning, r.cached, r.disk, r.first} {
-		if *only >= 0 && *only != i {
+	var failed []string
+	for _, p := range parts {
+		if *only != "" && !slices.Contains(strings.Split(*only, ","), p.name) {
 			continue
 		}
-		began := time.Now()
-		if err := step(); err != nil {
-			return err
+		began, word := time.Now(), "ok"
+		fmt.Println("=", p.name)
+		if err := p.fn(r); err != nil {
+			word = "FAILED: " + err.Error()
+			failed = append(failed, p.name)
 		}
-		fmt.Printf("  (%.1f s)\n", time.Since(began).Seconds())
+		fmt.Printf("= %s: %s (%.1f s)\n", p.name, word, time.Since(began).Seconds())
+	}
+	fmt.Printf("all: %.1f s, %d parts failed\n", time.Since(began).Seconds(), len(failed))
+	if len(failed) > 0 {
+		return fmt.Errorf("failed: %s", strings.Join(failed, ", "))
 	}
 	return nil
 }
