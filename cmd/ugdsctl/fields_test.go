@@ -132,6 +132,8 @@ func documents(t *testing.T) map[string]*fields {
 		"device health S/data.ugds",
 		"device reset sim:size=64MiB",
 		"device reset sim:size=64MiB --yes",
+		"explain --gpu host S/data.ugds sim:size=64MiB",
+		"explain --gpu host none",
 		"STATS",
 		"stats --pid 1",
 		"bench --device sim:size=64MiB --size 4KiB --bytes 1MiB",

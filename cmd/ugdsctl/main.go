@@ -31,7 +31,7 @@ func run() int {
 	}()
 	signal.Ignore(syscall.SIGPIPE) // a write then fails, and what is open is closed
 
-	return execute(ctx, &ctl.Env{Stdin: os.Stdin, Stdout: ctl.Interruptible(ctx, os.Stdout), Stderr: os.Stderr}, os.Args[1:])
+	return execute(ctx, &ctl.Env{Stdin: os.Stdin, Stdout: ctl.Interruptible(ctx, os.Stdout), Stderr: os.Stderr, Getenv: os.LookupEnv}, os.Args[1:])
 }
 
 // execute runs one command line and gives its exit status.
@@ -98,7 +98,7 @@ found, 4 exists already, 5 the store is in use. fsck has its own.`,
 	root.AddCommand(
 		demoCmd(env, t), demoVerifyCmd(env, t), formatCmd(env, t), putCmd(env, t), getCmd(env, t), rmCmd(env, t),
 		lsCmd(env, t), statCmd(env, t), existsCmd(env, t), usageCmd(env, t), verifyCmd(env, t), trimCmd(env, t),
-		fsckCmd(env, t), deviceCmd(env, t), statsCmd(env), versionCmd(env), completionCmd(env), manCmd(env),
+		fsckCmd(env, t), deviceCmd(env, t), statsCmd(env), explainCmd(env, t), versionCmd(env), completionCmd(env), manCmd(env),
 		benchCmd(env, t), benchCaseCmd(env), benchScaleCmd(env), replayCmd(env, t),
 	)
 	return root

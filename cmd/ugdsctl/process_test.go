@@ -379,3 +379,11 @@ func TestT33StatsOfPut(t *testing.T) {
 		}
 	}
 }
+
+// TestStrictDemo: settings reach the store, whose transfers then are refused.
+func TestStrictDemo(t *testing.T) {
+	_, errs, code := call(t, "", "demo", "--gpu=host", "--gpu-set", "strict=on", "--size", "16MiB")
+	if code != 1 || !strings.Contains(errs, "strict, and") {
+		t.Errorf("exit %d, %q", code, errs)
+	}
+}

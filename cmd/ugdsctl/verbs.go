@@ -285,6 +285,11 @@ func demoFlags(cmd *cobra.Command, t *ctl.Target, o *ctl.DemoOptions) {
 // gpuFlag lets values be put from and got into GPU memory.
 func gpuFlag(cmd *cobra.Command, t *ctl.Target) {
 	cmd.Flags().StringVar(&t.GPU, "gpu", "", "values lie in the memory of `GPU`: "+gputool.Help)
+	gpuSetFlag(cmd, t)
+}
+
+func gpuSetFlag(cmd *cobra.Command, t *ctl.Target) {
+	cmd.Flags().StringArrayVar(&t.GPUSet, "gpu-set", nil, "one of the settings that explain lists, `NAME=VALUE`")
 }
 
 func demoCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {

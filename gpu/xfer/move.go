@@ -88,6 +88,17 @@ func (m *Mover) move(ctx context.Context, e Endpoint, off int64, p gpu.Ptr, n in
 	return j.failAt, j.err
 }
 
+// Way tells how n bytes between e and GPU memory would go, and why; reg is the
+// registration of the memory, nil for memory that has none. The error is that of
+// the transfer, where one would be refused.
+func (m *Mover) Way(e Endpoint, n int64, write bool, reg *gpu.Registration) (driver.PathKey, error) {
+	path, err := m.way(e, 0, 0, n, write)
+	if err == nil {
+		why(&path, reg)
+	}
+	return path, err
+}
+
 // way decides how the bytes go, before anything is held.
 func (m *Mover) way(e Endpoint, off int64, p gpu.Ptr, n int64, write bool) (driver.PathKey, error) {
 	path := driver.PathKey{Path: driver.PathStaged, Write: write, Reason: e.reason()}
@@ -113,12 +124,15 @@ func (m *Mover) way(e Endpoint, off int64, p gpu.Ptr, n int64, write bool) (driv
 // mayStage tells whether a transfer may pass host memory, and makes its reason
 // exact.
 func (m *Mover) mayStage(path *driver.PathKey, p gpu.Ptr, n int64) error {
-	small := n < m.opt.Threshold
+	small, object := n < m.opt.Threshold, p.String()
+	if p == 0 {
+		object = "GPU memory"
+	}
 	switch {
 	case m.opt.Strict:
-		return base.Errorf("move", p.String(), base.ErrNotSupported, "strict, and %s", path.Reason)
+		return base.Errorf("move", object, base.ErrNotSupported, "strict, and %s", path.Reason)
 	case m.opt.Compat == CompatOff && !small:
-		return base.WithHint(base.Errorf("move", p.String(), base.ErrNotSupported, "compat mode is OFF, and %s", path.Reason),
+		return base.WithHint(base.Errorf("move", object, base.ErrNotSupported, "compat mode is OFF, and %s", path.Reason),
 			"compat mode AUTO stages what cannot go directly")
 	case m.opt.Compat == CompatOn:
 		path.Reason = ReasonCompat

@@ -193,3 +193,12 @@ func (s Settings) Options() Options {
 	return Options{Compat: s.Compat, Strict: s.Strict, Threshold: s.Threshold, TaskBytes: s.Task, Threads: s.Threads,
 		ChunkBytes: s.Bounce, Lanes: max(s.Threads, Options{}.withDefaults().Lanes)}
 }
+
+// SettingNames lists the names of the settings.
+func SettingNames() []string {
+	var out []string
+	for _, rule := range settingRules() {
+		out = append(out, rule.name)
+	}
+	return out
+}

@@ -31,6 +31,8 @@ type config struct {
 	Devices []string `toml:"devices" comment:"targets, in the order of the pool"`
 	Meta    string   `toml:"meta" comment:"directory of the metadata"`
 	Discard bool     `toml:"discard" comment:"give emptied slabs back to the device"`
+
+	GPU map[string]any `toml:"gpu,omitempty" comment:"settings of transfers to and from GPUs"`
 }
 
 // readConfig reads and checks DIR/store.toml; every fault is named at once.

@@ -27,6 +27,8 @@ type Env struct {
 	// Progress starts a progress bar for total bytes, or of unknown length for 0.
 	// Nil shows none.
 	Progress func(title string, total int64) Bar
+	// Getenv gives a variable of the environment. Nil means that there are none.
+	Getenv func(name string) (value string, ok bool)
 }
 
 // Bar is a progress bar.
@@ -56,6 +58,7 @@ type Target struct {
 	Hex       bool          // keys are given and shown in hexadecimal
 	Wait      time.Duration // for an owner that has died but whose writes still land
 	GPU       string        // values are put from and got into this GPU's memory; see gputool.Open
+	GPUSet    []string      // settings of the transfers, NAME=VALUE, before the environment's and store.toml's
 }
 
 // DefaultNamespace is where keys live unless the user says otherwise.

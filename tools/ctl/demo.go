@@ -30,6 +30,7 @@ type DemoOptions struct {
 	TempDir string // where the store is made if the target names no directory
 	Keep    bool   // leave the store for a look
 	GPU     string // of the target, for the second process
+	GPUSet  []string
 	// Restart runs DemoVerify with these options in a new process and gives what
 	// it wrote.
 	Restart func(ctx context.Context, dir string, o DemoOptions) ([]byte, error)
@@ -70,7 +71,7 @@ func demo(ctx context.Context, e *Env, t *Target, o DemoOptions) (err error) {
 	if g, err := t.openGPU(); err != nil || closeGPU(g) != nil { // before anything is made
 		return err
 	}
-	o.GPU = t.GPU
+	o.GPU, o.GPUSet = t.GPU, t.GPUSet
 	there := existing(t.Dir)
 	dir, err := demoDir(t, o)
 	if err != nil {
@@ -84,7 +85,7 @@ func demo(ctx context.Context, e *Env, t *Target, o DemoOptions) (err error) {
 	}()
 	begin := time.Now()
 	doc.header, doc.Seed, doc.Store = head("demo", nil), o.Seed, dir
-	at := &Target{Dir: dir, Namespace: t.Namespace, Wait: t.Wait, GPU: t.GPU}
+	at := &Target{Dir: dir, Namespace: t.Namespace, Wait: t.Wait, GPU: t.GPU, GPUSet: t.GPUSet}
 	for _, step := range []func() error{
 		func() error { return demoFormat(ctx, e, at, t.Devices, o, &doc) },
 		func() error { return demoLoad(ctx, e, at, o, &doc) },
@@ -309,6 +310,9 @@ func (o *DemoOptions) VerifyArgs(dir string) []string {
 	args := []string{"demo-verify", "--store", dir, "--size", strconv.FormatInt(o.Size, 10), "--seed", strconv.FormatUint(o.Seed, 10)}
 	if o.GPU != "" {
 		args = append(args, "--gpu="+o.GPU)
+		for _, set := range o.GPUSet {
+			args = append(args, "--gpu-set="+set)
+		}
 	}
 	return args
 }

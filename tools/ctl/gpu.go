@@ -5,6 +5,7 @@ import (
 
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/gpu"
+	"github.com/ugds-store/ugds/gpu/xfer"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/store"
 	"github.com/ugds-store/ugds/tools/gputool"
@@ -19,9 +20,10 @@ func (t *Target) openGPU() (*gputool.GPU, error) {
 }
 
 // gpuOptions are the store's, for a GPU that may be nil.
-func gpuOptions(g *gputool.GPU) (o store.GPUOptions) {
+func gpuOptions(g *gputool.GPU, set xfer.Settings) (o store.GPUOptions) {
 	if g != nil {
 		o.Backend = g.Backend
+		o.Move = xfer.Options{Compat: set.Compat, Strict: set.Strict, Threshold: set.Threshold}
 	}
 	return o
 }

@@ -88,6 +88,10 @@ func (e *Env) open(ctx context.Context, verb string, t *Target, readOnly bool) (
 	if err != nil {
 		return nil, err
 	}
+	gopt, err := e.gpuSettings(t)
+	if err != nil {
+		return nil, err
+	}
 	g, err := t.openGPU()
 	if err != nil {
 		return nil, err
@@ -97,7 +101,7 @@ func (e *Env) open(ctx context.Context, verb string, t *Target, readOnly bool) (
 		return nil, errors.Join(err, closeGPU(g))
 	}
 	s, err := store.Open(ctx, store.Options{
-		Devices: devs, ReadOnly: readOnly, Discard: p.discard, GPU: gpuOptions(g),
+		Devices: devs, ReadOnly: readOnly, Discard: p.discard, GPU: gpuOptions(g, gopt),
 		Meta: meta.Options{Dir: p.meta, ReadOnly: readOnly},
 	})
 	if err != nil {
