@@ -225,8 +225,6 @@ const (
 	EventStored EventKind = iota
 	// EventAccessed: an object was read.
 	EventAccessed
-	// EventEvicted: an object was removed by the store, before its space is reused.
-	EventEvicted
 	// EventDeleted: an object was removed by a caller.
 	EventDeleted
 	// EventLost: an object that was visible went back to its last durable state,
@@ -243,7 +241,7 @@ const (
 
 // String names the kind.
 func (k EventKind) String() string {
-	return [...]string{"stored", "accessed", "evicted", "deleted", "lost", "device", "read-only", "meta"}[k]
+	return [...]string{"stored", "accessed", "deleted", "lost", "device", "read-only", "meta"}[k]
 }
 
 // Event is one entry of a subscription.

@@ -86,3 +86,52 @@ func TestControllers(t *testing.T) {
 		t.Errorf("this machine: %v", err)
 	}
 }
+
+// sysTrees are what machines show: lines of file=content, or of link=-> target.
+var sysTrees = map[string]string{
+	"empty":   "",
+	"VM":      "bus/pci/devices/0000:00:04.0/class=0x010802\nbus/pci/devices/0000:00:04.0/numa_node=-1\nbus/pci/devices/0000:00:04.0/nvme/nvme0/x=\nclass/nvme/nvme0/nvme0n1/x=",
+	"WSL":     "bus/vmbus/devices/x=\nclass/block/sda/size=2048",
+	"masked":  "bus/pci/devices=\nclass/nvme=",
+	"no node": "bus/pci/devices/0000:01:00.0/class=0x010802\nbus/pci/devices/0000:01:00.0/numa_node=x",
+	"loops":   "bus/pci/devices/0000:01:00.0=-> ../devices/0000:01:00.0\nclass/nvme/nvme0=-> nvme0",
+	"binary":  "bus/pci/devices/0000:01:00.0/class=0x010802\nclass/nvme/nvme0/transport=\x00\xff\nclass/nvme/nvme0/nvme0c1n2/x=\nclass/block/nvme0n2/size=99999999999999999999\nclass/block/nvme0n2/dev=1:2:3",
+}
+
+// FuzzSysfs: whatever the kernel shows, the list of controllers is a list or an
+// error (E-08).
+func FuzzSysfs(f *testing.F) {
+	for _, tree := range sysTrees {
+		f.Add(tree)
+	}
+	f.Fuzz(func(t *testing.T, tree string) {
+		root := t.TempDir()
+		for _, line := range strings.Split(tree, "\n")[:min(100, strings.Count(tree, "\n")+1)] {
+			name, text, ok := strings.Cut(line, "=")
+			if !ok || !filepath.IsLocal(name) || strings.ContainsRune(name, 0) || len(name) > 200 {
+				continue
+			}
+			path := filepath.Join(root, name)
+			if os.MkdirAll(filepath.Dir(path), 0o700) != nil {
+				continue // below a file
+			}
+			if to, ok := strings.CutPrefix(text, "-> "); ok {
+				if !filepath.IsAbs(to) && strings.HasPrefix(filepath.Join(filepath.Dir(path), to), root) { // not out of the tree
+					_ = os.Symlink(to, path)
+				}
+			} else {
+				_ = os.WriteFile(path, []byte(text), 0o600)
+			}
+		}
+		found, err := Controllers(root)
+		if err != nil && len(found) > 0 {
+			t.Errorf("%d controllers and %v", len(found), err)
+		}
+		for _, c := range found {
+			if c.Why == "" || c.Disks == nil || c.Usable && len(c.Disks) == 0 {
+				t.Errorf("%+v", c)
+			}
+			_ = c.Link.String()
+		}
+	})
+}

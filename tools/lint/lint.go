@@ -57,6 +57,9 @@ func Rules() []Rule {
 		{"todo", "open work lives in the issue list, not in comments", checkTodo},
 		{"workplace", "no file names a path of one workplace", checkWorkplace},
 		{"links", "files and make targets named in documents exist", checkLinks},
+		{"narrow", "lengths keep their 64 bits", checkNarrow},
+		{"values", "each value of a public enumeration is tried by a test", checkValues},
+		{"tests", "tests named in documents exist", checkNamedTests},
 	}
 }
 

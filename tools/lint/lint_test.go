@@ -156,6 +156,11 @@ var bad = []struct {
 	{"links", "docs/x.md", "See `driver/tape`.\n", "driver/tape, which does not exist"},
 	{"links", "store/x.go", "package store\n\n// See docs/" + "gone.md.\n", "which does not exist"},
 	{"links", "docs/x.md", "no end", "does not end in a newline"},
+	{"narrow", "driver/x.go", "package driver\n\nfunc x(b []byte) uint32 { return uint32(len(b)) }\n", "uint32(len(b)) drops"},
+	{"narrow", "alloc/x.go", "package alloc\n\nfunc x(b []byte) int32 { return int32(len(b) + 1) }\n", "int32(len(b) - …) drops"},
+	{"values", "store/x.go", "package store\n\n// Mode is a mode.\ntype Mode uint8\n\n// The modes.\nconst (\n\tA Mode = iota\n)\n", "A stands in no test"},
+	{"tests", "docs/x.md", "See `TestGone`.\n", "names TestGone"},
+	{"tests", "docs/x.md", "See `FuzzGone/seed 1`.\n", "names FuzzGone"},
 }
 
 // TestRulesCanFail breaks each rule and looks for the one finding.
