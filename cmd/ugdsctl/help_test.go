@@ -191,7 +191,8 @@ func TestCompletion(t *testing.T) {
 			}
 		}
 	}
-	for args, want := range map[string]string{"ver": "verify\t", "fsck --veri": "--verify-data\t", "completion z": "zsh"} {
+	for args, want := range map[string]string{"ver": "verify\t", "fsck --veri": "--verify-data\t", "completion z": "zsh",
+		"device li": "list\t", "bench --comple": "--completion\t"} {
 		out, errs, code := call(t, "", append([]string{"__complete"}, strings.Fields(args)...)...)
 		if code != 0 || !strings.Contains(out, want) {
 			t.Errorf("%s: exit %d, %q %s", args, code, out, errs)

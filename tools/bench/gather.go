@@ -126,21 +126,26 @@ func Gather(ctx context.Context, p GatherPlan) (r *GatherReport, err error) {
 	if err != nil {
 		return nil, err
 	}
+	g := &gather{p: &p, d: d, s: s}
 	defer func() {
 		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
-		err = errors.Join(err, s.purge(cctx), s.close(cctx))
+		// The memory comes last: of a call that was interrupted, commands may go on.
+		err = errors.Join(err, s.purge(cctx), s.close(cctx), g.free())
 	}()
 	r = &GatherReport{Version: Version, Began: time.Now().UTC(), Machine: describeMachine(p.Place.Dir), Engine: s.count().engine,
 		Objects: c.Objects, Size: p.Size, Ranges: p.Ranges, Rounds: p.Rounds, Rows: []GatherRow{}}
 	if err := errors.Join(pass(ctx, s, d, OpPut, d.order(), nil), s.settle(ctx)); err != nil {
 		return nil, err
 	}
-	g := &gather{p: &p, d: d, s: s}
 	if err := g.memory(); err != nil {
 		return nil, err
 	}
-	defer g.mem.Close()
+	for _, way := range []string{OneCall, EachCall} { // what only the first calls pay is not counted
+		if err := g.round(ctx, &gatherSum{way: way}, p.Rounds); err != nil {
+			return nil, err
+		}
+	}
 	rows := []*gatherSum{{way: OneCall}, {way: EachCall}, {way: OneCall, verify: true}, {way: EachCall, verify: true}}
 	for round := range p.Rounds {
 		for k := range rows {
@@ -206,11 +211,18 @@ func (g *gather) memory() (err error) {
 	}
 	for _, dev := range g.s.devs {
 		if err := dev.Attach(g.mem); err != nil {
-			return errors.Join(err, g.mem.Close())
+			return err
 		}
 	}
 	g.items, g.of = make([]store.GetItem, g.p.Ranges), make([]int, g.p.Ranges)
 	return nil
+}
+
+func (g *gather) free() error {
+	if g.mem == nil {
+		return nil
+	}
+	return g.mem.Close()
 }
 
 // draw chooses ranges: the same ones for each way of a round.
