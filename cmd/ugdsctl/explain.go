@@ -15,11 +15,11 @@ func explainCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
 		Short: "how bytes go between a file or device and each GPU, and why",
 		Long: `explain prints every decision for a transfer between each target and each GPU:
 how the target is driven, what the GPU can do, the settings and where each was
-set, and whether the bytes would go directly, through host memory, or not at all.
-It moves nothing, and takes no lock on files.
+set, and whether the bytes would go directly, through host memory, or not at
+all. It moves nothing, and takes no lock on files.
 
-Settings come from --gpu-set NAME=VALUE, else from the environment (UGDS_ and the
-name in capitals), else from the table [gpu] of store.toml with --store DIR.`,
+Settings come from --gpu-set NAME=VALUE, else from the environment (UGDS_ and
+the name in capitals), else from the table [gpu] of store.toml with --store DIR.`,
 		Example: `  ugdsctl explain disk0
   ugdsctl explain --gpu host --size 4KiB disk0 sim:size=64MiB
   ugdsctl explain --gpu host --gpu-set compat_mode=OFF --store DIR disk0 --json`,

@@ -14,8 +14,9 @@ import (
 const (
 	lockPoll  = 5 * time.Millisecond
 	scanEvery = time.Second // looking through /proc for holders is not free
-	// lockGrace is how long an unknown holder of a block device is given: a
-	// process that is just being started may have a copy of a closed descriptor.
+	// lockGrace is how long an unknown holder is given: a process that is just
+	// being started may have a copy of a closed descriptor, and one that is being
+	// killed may hold a file that it had not signed yet.
 	lockGrace = 200 * time.Millisecond
 )
 
@@ -173,5 +174,5 @@ func judge(path string, scan bool) verdict {
 	if st.Kind == unix.KindBlock {
 		return verdict{inUse: true, unknown: true, why: "another program has opened it exclusively"}
 	}
-	return verdict{why: "another process has it locked"}
+	return verdict{unknown: true, why: "another process has it locked"} // or it was let go of just now
 }
