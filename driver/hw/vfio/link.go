@@ -103,7 +103,7 @@ func (l *link) openGroup(path string) error {
 	}
 	viable, err := unix.VFIOGroupViable(l.group)
 	if err == nil && !viable {
-		err = base.Errorf("open", l.name, base.ErrInUse, "other devices of its IOMMU group have drivers: %s", strings.Join(l.neighbours(), ", "))
+		err = base.Errorf("open", l.name, base.ErrInUse, "other devices of its IOMMU group have drivers: %s", strings.Join(neighbours(sysDevices, l.address), ", "))
 	}
 	return err
 }
@@ -119,11 +119,12 @@ func holder(path string) string {
 	return "another process has it"
 }
 
-// neighbours lists the devices of the group that are bound to other drivers.
-func (l *link) neighbours() (out []string) {
-	dirs, _ := os.ReadDir(sysDevices + l.address + "/iommu_group/devices")
+// neighbours lists the devices of a device's group that are bound to other drivers.
+// devices is the folder of all devices, with a slash.
+func neighbours(devices, address string) (out []string) {
+	dirs, _ := os.ReadDir(devices + address + "/iommu_group/devices")
 	for _, d := range dirs {
-		driver, err := os.Readlink(sysDevices + d.Name() + "/driver")
+		driver, err := os.Readlink(devices + d.Name() + "/driver")
 		if err == nil && filepath.Base(driver) != driverName {
 			out = append(out, d.Name()+" ("+filepath.Base(driver)+")")
 		}
