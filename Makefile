@@ -8,7 +8,7 @@ export CGO_ENABLED := 0
 GO       ?= go
 GOTEST    = $(GO) run ./tools/gotest
 # What runs under the race detector: everything that has goroutines of its own.
-RACEPKGS  = ./internal/... ./alloc/... ./driver/... ./meta/... ./store/...
+RACEPKGS  = ./internal/... ./alloc/... ./driver/... ./meta/... ./store/... ./gpu/...
 # The size of the demo's workload; make demo DEMO_SIZE=256MiB for a small disk.
 DEMO_SIZE ?= 1GiB
 

@@ -187,8 +187,9 @@ func TestGPUValues(t *testing.T) {
 	}
 }
 
-// TestGPULists: one value in pieces of GPU memory, host memory and regions.
-func TestGPULists(t *testing.T) {
+// TestT34GPULists: one value in pieces of the memory of two GPUs, host memory and
+// regions; each GPU counts what was its own.
+func TestT34GPULists(t *testing.T) {
 	b := newGPUBox(t, host.Options{Devices: 2}, nil)
 	other, err := b.g.Devices()[1].Alloc(1 << 20)
 	if err != nil {
@@ -229,7 +230,7 @@ func TestGPULists(t *testing.T) {
 	}
 	st := b.s.Stats().GPUs
 	if len(st) != 2 || st[0].Index != 0 || st[1].Index != 1 || bytesOf(st[1], false) != 995_000 || bytesOf(st[0], true) != int64(2<<20-1_300_000+995_000) {
-		t.Errorf("T34: %+v", st)
+		t.Errorf("%+v", st)
 	}
 	b.equal()
 }
@@ -292,10 +293,10 @@ func TestGPUBatches(t *testing.T) {
 	b.equal()
 }
 
-// TestT08NoDirectPath and T28: without a direct path every byte of a value is
+// TestT08T28NoDirectPath: without a direct path every byte of a value is
 // staged, and the statistics say why: the memory is not registered; or it is, and no
 // transport takes it.
-func TestT08NoDirectPath(t *testing.T) {
+func TestT08T28NoDirectPath(t *testing.T) {
 	b := newGPUBox(t, host.Options{}, nil)
 	const n = 4 << 20
 	reasons := func() map[string]int64 {
@@ -691,5 +692,58 @@ func TestGPUManyCallers(t *testing.T) {
 	b.equal()
 	if st := b.s.Stats(); st.LostBuffers != 0 || st.GPUs[0].PinnedBytes > 8*base.MiB {
 		t.Errorf("%+v", st.GPUs)
+	}
+}
+
+// TestT38SumsUnderLoad: at all times the mover has counted what the devices have, but
+// for what is under way; and each GPU has what its values had.
+func TestT38SumsUnderLoad(t *testing.T) {
+	b := newGPUBox(t, host.Options{}, nil)
+	const staging, size = 8 << 20, 300_000
+	b.poke(b.at(0), fill(1, size))
+	sums := func() (paths, devices int64) {
+		// The mover counts when a command has ended, so what it has the device has too.
+		for _, d := range b.s.Stats().Devices {
+			devices += d.ReadBytes + d.WriteBytes
+		}
+		for _, p := range b.s.Stats().Paths {
+			paths += p.Bytes
+		}
+		return paths, devices - b.base[0] - b.base[1]
+	}
+	var wg sync.WaitGroup
+	var ends atomic.Int64
+	for g := range 4 {
+		wg.Go(func() {
+			defer ends.Add(1)
+			for i := range 60 {
+				key := fmt.Sprint(g, " ", i%5)
+				o := store.PutOptions{Replace: true, Durability: store.Durability(i % 2)}
+				err := b.ns.Put(bg, []byte(key), store.OnGPU(b.at(0), size), o)
+				if err == nil {
+					_, err = b.ns.Get(bg, []byte(key), store.OnGPU(b.at((2+g)<<20), size), store.GetOptions{})
+				}
+				if err == nil {
+					_, err = b.ns.GetBytes(bg, []byte(key), store.GetOptions{})
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	samples := 0
+	for ; ends.Load() < 4; samples++ {
+		paths, devices := sums()
+		if devices-paths > staging {
+			t.Errorf("the devices moved %d bytes, the mover has counted %d", devices, paths)
+			break
+		}
+	}
+	wg.Wait()
+	b.equal()
+	if g := b.s.Stats().GPUs[0]; bytesOf(g, true) != 4*60*size || bytesOf(g, false) != 4*60*size {
+		t.Errorf("%+v after %d samples", g, samples)
 	}
 }

@@ -26,8 +26,9 @@ const (
 	// MinWindow is the least WindowBytes that is not 0: smaller windows cost more
 	// than they save.
 	MinWindow = base.MiB
-	// windowChunk bounds one window of a request, in bytes.
-	windowChunk = 16 * base.MiB
+	// windowLanes is the most lanes that windows of one request use: the library
+	// registers one after the other, and two let it do so while another is copied.
+	windowLanes = 2
 	// missingShare is which share of a range may be missing in the page cache.
 	missingShare = 8
 )
@@ -140,10 +141,11 @@ func notCached(s driver.Mapper, off, n int64) string {
 	return ""
 }
 
-// runWindows moves n bytes, a window after the other in each lane, several lanes at
-// a time. It gives the reason of the first window that failed, or "".
+// runWindows moves n bytes, a window after the other in each lane, two lanes at a
+// time. It gives the reason of the first window that failed, or "".
 func (j *job) runWindows(first *lane, s driver.Mapper, n int64) string {
-	size := min(windowChunk, base.AlignUp(n/int64(j.m.opt.Threads)+1, base.MiB))
+	lanes := min(int64(j.m.opt.Threads), windowLanes)
+	size := min(j.m.opt.WindowChunk, base.AlignUp(n/lanes+1, base.MiB))
 	skew := j.off & (gpu.HostPage - 1)
 	var next atomic.Int64
 	var failed atomic.Bool
@@ -160,7 +162,7 @@ func (j *job) runWindows(first *lane, s driver.Mapper, n int64) string {
 		}
 	}
 	var wg sync.WaitGroup
-	for more := min(int64(j.m.opt.Threads), (n+skew+size-1)/size); more > 1; more-- {
+	for more := min(lanes, (n+skew+size-1)/size); more > 1; more-- {
 		l, _ := j.m.try()
 		if l == nil {
 			break

@@ -139,9 +139,9 @@ func TestWindowSeesTheFile(t *testing.T) {
 	read("another file has the name", data[:1<<20+77])
 }
 
-// TestWindowNot: what keeps a request from windows, and that it then goes the plain
-// way with that reason.
-func TestWindowNot(t *testing.T) {
+// TestT41WindowNot: what keeps a request from windows, also in its middle, and that
+// it then goes the plain way with the same bytes and that reason.
+func TestT41WindowNot(t *testing.T) {
 	const n = 2 << 20
 	data := noise(t, n)
 	boom := errors.New("boom")

@@ -68,6 +68,8 @@ type Options struct {
 	// the end of a window hangs, and copies of other threads with it. A mover with an
 	// Order uses none.
 	WindowBytes int64
+	// WindowChunk bounds one window of a request, in bytes. Default 64 MiB.
+	WindowChunk int64
 	// NoKernel moves small values by copies even where a kernel could.
 	NoKernel bool
 	// TaskBytes cuts every request into pieces of exactly this size, but for its
@@ -91,7 +93,7 @@ func (o Options) withDefaults() Options {
 	for _, d := range []struct {
 		v *int64
 		n int64
-	}{{&o.ChunkBytes, 2 * base.MiB}, {&o.SmallBytes, 32 * base.KiB}} {
+	}{{&o.ChunkBytes, 2 * base.MiB}, {&o.SmallBytes, 32 * base.KiB}, {&o.WindowChunk, 64 * base.MiB}} {
 		if *d.v == 0 {
 			*d.v = d.n
 		}
@@ -124,6 +126,7 @@ func (o Options) validate() error {
 	check(true, "Lanes", int64(o.Lanes), 1, MaxLanes)
 	check(true, "Threads", int64(o.Threads), 1, int64(MaxLanes))
 	check(o.WindowBytes == 0 || o.WindowBytes >= MinWindow, "WindowBytes (0, or at least 1 MiB)", o.WindowBytes, 0, 1<<62)
+	check(true, "WindowChunk", o.WindowChunk, MinWindow, 1<<40)
 	check(true, "SmallBytes", o.SmallBytes, 1, MaxSmall)
 	check(true, "Threshold", o.Threshold, 0, MaxTask)
 	check(o.TaskBytes == 0 || o.TaskBytes >= gpu.HostPage, "TaskBytes (0, or from 4096 on)", o.TaskBytes, 0, MaxTask)

@@ -34,7 +34,17 @@ func (r *rig) callWindows() error {
 	}
 	defer l.close()
 	var movers []*xfer.Mover
-	for _, o := range []xfer.Options{{}, {Lanes: 1, WindowBytes: xfer.MinWindow}, {WindowBytes: xfer.MinWindow}} {
+	shapes := []xfer.Options{{}, {Lanes: 1, WindowBytes: xfer.MinWindow}, {WindowBytes: xfer.MinWindow}}
+	if *tune {
+		for _, chunk := range []int64{16, 64, 256} {
+			for _, lanes := range []int{1, 2} {
+				o := xfer.Options{Lanes: lanes, WindowBytes: xfer.MinWindow, WindowChunk: chunk << 20}
+				fmt.Printf("  column %d: %d lanes, windows of %d MiB\n", len(shapes)+1, lanes, chunk)
+				shapes = append(shapes, o)
+			}
+		}
+	}
+	for _, o := range shapes {
 		m, err := r.mover(o)
 		if err != nil {
 			return err
@@ -42,7 +52,7 @@ func (r *rig) callWindows() error {
 		defer m.Close(ctx)
 		movers = append(movers, m)
 	}
-	fmt.Println("cached file to GPU, one caller, GiB/s: size, plain loop of one thread, bounce buffers, a window for the call, in 16 lanes")
+	fmt.Println("cached file to GPU, one caller, GiB/s: size, plain loop of one thread, bounce buffers, windows for the call in 1 lane, in 2")
 	for _, n := range []int64{1 << 20, 4 << 20, 16 << 20, 128 << 20, *size} {
 		if n > *size {
 			continue
