@@ -6,14 +6,16 @@
 // # Who works
 //
 // The goroutine that submits issues the commands; the one that waits for a batch
-// polls every queue. A watcher looks every few milliseconds, for requests that
-// nobody waits for and for a controller that fails while idle.
+// polls the queues of its group, of which there are two: one for a few small
+// requests, one for everything else. A watcher looks every few milliseconds, for
+// requests that nobody waits for and for a controller that fails while idle.
+// docs/driver.md has the states, the memory and the order of accesses.
 //
 // # Locks
 //
 // A queue belongs to its mutex, which is held for one burst of commands or
-// completions and under which nothing blocks. Device.mu guards changes of state
-// and is taken after a queue's. Device.ctl is held by Reset and Close.
+// completions and under which nothing blocks. The admin queue's may be taken under
+// another's. Device.mu guards changes of state and is taken after a queue's. Device.ctl is held by Reset and Close.
 //
 // # Who owns memory
 //
