@@ -114,6 +114,11 @@ var devices = join(ssd(0, ",mdts=7"), ssd(1, ",mdts=5"), fakeGPU(), badSSD(2), p
 
 var images = []image{{"ssd0.raw", diskSize}, {"ssd1.raw", diskSize}, {"ssd2.raw", smallDisk}, {"ssd3.raw", smallDisk}}
 
+// bindDevices are controllers that go from driver to driver.
+var bindDevices = join(ssd(0, ""), ssd(1, ""))
+
+var bindImages = []image{{"ssd0.raw", diskSize}, {"ssd1.raw", smallDisk}}
+
 // kdrvSuites run through the repository's kernel module.
 var kdrvSuites = []suite{{name: "kdrv", pkg: "tools/lab/guest",
 	args: []string{"-transport", "kdrv", "-test.run", "^Test(Kdrv|Seam|Device)", "-test.skip", skipped + "|^TestKdrvChild$"}}}
@@ -135,7 +140,17 @@ var shapes = []shape{
 		modules: []string{"vfio-pci", "vfio_iommu_type1"},
 		devices: devices, images: images,
 		suites: []suite{{name: "vfio", pkg: "tools/lab/guest",
-			args: []string{"-transport", "vfio", "-test.skip", skipped + "|^Test(Kdrv|Format)|^TestVFIOChild$"}}},
+			args: []string{"-transport", "vfio", "-test.skip", skipped + "|^Test(Kdrv|Format|Bind)|^TestVFIOChild$"}}},
+	},
+	{ // the kernel's own driver has the disks when it starts
+		name: "bind", kmod: true, modules: []string{"ext4"},
+		devices: bindDevices, images: bindImages,
+		suites: []suite{{name: "bind", pkg: "tools/lab/guest", args: []string{"-test.run", "^TestBind"}}},
+	},
+	{
+		name: "bind-long", long: true, kmod: true,
+		devices: bindDevices, images: bindImages,
+		suites: []suite{{name: "bind", pkg: "tools/lab/guest", args: []string{"-test.run", "^TestBindRounds", "-bind-rounds", "200"}}},
 	},
 	{
 		name: "formats", iommu: true, append: noKernelDriver,

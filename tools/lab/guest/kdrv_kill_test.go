@@ -5,6 +5,7 @@ package guest
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"syscall"
@@ -79,9 +80,7 @@ func TestKdrvKilled(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		in := bufio.NewScanner(out)
-		for in.Scan() && in.Text() != "flying" {
-		}
+		waitFor(out, "flying")
 		time.Sleep(time.Duration(round) * 7 * time.Millisecond)
 		writeSys(t, tracing+"trace", "")
 		if err := c.Process.Kill(); err != nil {
@@ -102,6 +101,12 @@ func TestKdrvKilled(t *testing.T) {
 		if round == 0 {
 			t.Logf("%s", strings.Join(steps[:min(len(steps), 12)], "\n"))
 		}
+	}
+}
+
+// waitFor reads what a child prints up to a line.
+func waitFor(out io.Reader, line string) {
+	for in := bufio.NewScanner(out); in.Scan() && in.Text() != line; {
 	}
 }
 

@@ -49,6 +49,11 @@ func TestKdrvChild(t *testing.T) {
 		fmt.Println("inherited:", unix.ErrnoOf(err) == unix.EPERM, err)
 	case "fly":
 		childFly(t, address)
+	case "hold":
+		if _, err := kdrv.Open(soon(t), address); err == nil {
+			fmt.Println("held")
+			time.Sleep(time.Minute)
+		}
 	}
 }
 
