@@ -11,9 +11,10 @@ func deviceCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "device",
 		Short: "look at devices and controllers",
-		Long: `device lists devices, describes them, asks controllers how they are, and resets
-them. It knows the targets that stores know: files, block devices and models of
-NVMe controllers (sim:SETTINGS).`,
+		Long: `device lists devices, describes them, asks controllers how they are, resets
+them and gives them from driver to driver. It knows the targets that stores
+know: files, block devices, NVMe controllers (pci:ADDRESS) and models of them
+(sim:SETTINGS).`,
 		Args: func(cmd *cobra.Command, a []string) error {
 			if len(a) == 0 {
 				return nil
@@ -22,7 +23,8 @@ NVMe controllers (sim:SETTINGS).`,
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(deviceListCmd(e, t), deviceInfoCmd(e, t), deviceHealthCmd(e, t), deviceResetCmd(e, t))
+	cmd.AddCommand(deviceListCmd(e, t), deviceInfoCmd(e, t), deviceHealthCmd(e, t), deviceResetCmd(e, t),
+		deviceBindCmd(e), deviceUnbindCmd(e))
 	return cmd
 }
 

@@ -127,6 +127,7 @@ func documents(t *testing.T) map[string]*fields {
 		"bench --op put --size 64KiB --callers 1 --bytes 4MiB --rounds 1",
 		"device list S/data.ugds sim:size=64MiB",
 		"SYSFS",
+		"check",
 		"device info S/data.ugds sim:size=64MiB",
 		"device health sim:size=64MiB",
 		"device health S/data.ugds",
@@ -174,7 +175,11 @@ func documents(t *testing.T) map[string]*fields {
 			continue
 		}
 		if line == "SYSFS" { // this machine may have no controllers
-			add(listFake(t))
+			sys := fakeSysfs(t)
+			add(fake(t, func(e *ctl.Env) error { return ctl.DeviceList(t.Context(), e, &ctl.Target{}, nil, sys) }))
+			o := ctl.DeviceBindOptions{Address: "0000:01:00.0"}
+			add(fake(t, func(e *ctl.Env) error { return ctl.DeviceBind(t.Context(), e, o, sys) }))
+			add(fake(t, func(e *ctl.Env) error { return ctl.DeviceUnbind(t.Context(), e, o, sys) }))
 			continue
 		}
 		if line == "STATS" { // of a put that goes on
@@ -216,13 +221,14 @@ func addRunning(t *testing.T, add func(text string) string) {
 	}
 }
 
-// listFake is what device list prints where there is one controller.
-func listFake(t *testing.T) string {
+// fakeSysfs is that of a machine with one controller.
+func fakeSysfs(t *testing.T) string {
 	t.Helper()
 	sys := t.TempDir()
 	for name, text := range map[string]string{
 		"bus/pci/devices/0000:01:00.0/class": "0x010802", "bus/pci/devices/0000:01:00.0/nvme/nvme0/x": "",
 		"class/nvme/nvme0/nvme0n1/x": "", "class/block/nvme0n1/size": "2048",
+		"bus/pci/drivers/ugds/x": "", "bus/pci/drivers/nvme/x": "",
 	} {
 		path := filepath.Join(sys, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -232,8 +238,14 @@ func listFake(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
+	return sys
+}
+
+// fake is the document that a verb writes on a machine that this one is not.
+func fake(t *testing.T, do func(e *ctl.Env) error) string {
+	t.Helper()
 	var out bytes.Buffer
-	if err := ctl.DeviceList(t.Context(), &ctl.Env{Stdout: &out, JSON: true}, &ctl.Target{}, nil, sys); err != nil {
+	if err := do(&ctl.Env{Stdout: &out, JSON: true}); err != nil && !ctl.Quiet(err) {
 		t.Fatal(err)
 	}
 	return out.String()

@@ -36,7 +36,7 @@ type Binding struct {
 	From    string   `json:"from"` // the driver before, "" if there was none
 	To      string   `json:"to"`
 	Changed bool     `json:"changed"` // false: it was bound so already
-	Loses   []string `json:"loses"`   // block devices of the kernel that vanish
+	Loses   []string `json:"loses"`   // block devices of the kernel that vanish, never nil
 }
 
 // binder changes bindings below a kernel's sysfs.
@@ -54,8 +54,29 @@ func newBinder() binder {
 	}, holders, claimDisks, boundLimit}
 }
 
-// PlanBind tells what Bind would do, and refuses as Bind would.
-func PlanBind(address, to string) (Binding, error) { return newBinder().plan(address, to) }
+// PlanBind tells what Bind would do, and refuses as Bind would. It reads below sysfs,
+// usually Sysfs.
+func PlanBind(sysfs, address, to string) (Binding, error) {
+	b := newBinder()
+	b.kernel = kernel(sysfs)
+	return b.plan(address, to)
+}
+
+// DefaultDriver is the driver that a controller is best given to: our module if it is
+// loaded, else VFIO if it is and an IOMMU translates for the controller.
+func DefaultDriver(sysfs, address string) string {
+	b := binder{kernel: kernel(sysfs)}
+	if !b.has(DriverModule) && b.has(DriverVFIO) && b.link("bus/pci/devices/"+address, "iommu_group") != "" {
+		return DriverVFIO
+	}
+	return DriverModule
+}
+
+// has tells whether the kernel has a driver.
+func (b binder) has(driver string) bool {
+	_, err := os.Stat(filepath.Join(string(b.kernel), "bus/pci/drivers", driver))
+	return err == nil
+}
 
 // Bind gives the NVMe controller at a PCI address to a driver, DriverModule,
 // DriverVFIO or DriverKernel. A controller whose disk is in use is refused with
@@ -71,7 +92,7 @@ var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-
 
 func (b binder) plan(address, to string) (p Binding, err error) {
 	dir := "bus/pci/devices/" + address
-	p = Binding{Address: address, To: to}
+	p = Binding{Address: address, To: to, Loses: []string{}}
 	refuse := func(class error, format string, args ...any) (Binding, error) {
 		return p, base.Errorf("bind", address, class, format, args...)
 	}
@@ -88,7 +109,7 @@ func (b binder) plan(address, to string) (p Binding, err error) {
 		return p, nil
 	}
 	p.Changed = true
-	if _, err := os.Stat(filepath.Join(string(b.kernel), "bus/pci/drivers", to)); err != nil {
+	if !b.has(to) {
 		_, err := refuse(base.ErrNotFound, "the kernel has no driver %s", to)
 		return p, base.WithHint(err, "load it: modprobe %s", strings.ReplaceAll(to, "-", "_"))
 	}
@@ -129,7 +150,7 @@ func (b binder) bind(ctx context.Context, address, to string) (Binding, error) {
 		override = "" // it binds by its table of devices
 	}
 	if err := b.change(ctx, address, override, to); err != nil {
-		err = base.Errorf("bind", address, err, "to %s", to)
+		err = base.Wrap("bind", address+" to "+to, err)
 		undo := b.change(context.WithoutCancel(ctx), address, before, p.From)
 		if undo != nil {
 			return p, errors.Join(err, base.Errorf("give back", address, undo, "to %q", p.From))
@@ -165,8 +186,8 @@ func (b binder) change(ctx context.Context, address, override, want string) erro
 		case now == want:
 			return nil
 		case now != "", time.Now().After(end), ctx.Err() != nil:
-			return base.WithHint(base.Errorf("bind", address, base.ErrMismatch, "its driver is %q and not %q", now, want),
-				"the kernel's log says why the driver did not take it")
+			return base.WithHint(base.Errorf("wait for", "the driver "+want, base.ErrMismatch, "it is %q", now),
+				"the kernel's log says why it did not take the device")
 		}
 	}
 }

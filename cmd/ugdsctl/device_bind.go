@@ -1,0 +1,73 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/ugds-store/ugds/driver/probe"
+	"github.com/ugds-store/ugds/tools/ctl"
+)
+
+func deviceBindCmd(e *ctl.Env) *cobra.Command {
+	var o ctl.DeviceBindOptions
+	cmd := &cobra.Command{
+		Use:   "bind ADDRESS [--driver DRIVER] --yes",
+		Short: "take a controller from the kernel, for a store alone",
+		Long: `bind gives the NVMe controller at a PCI address to our kernel module ugds, or
+to vfio-pci. Its disks vanish from the kernel, so it is refused while one is
+mounted, swapped on, built upon or open, and whoever has it is named. When
+anything fails the controller goes back to the driver that it had. Without
+--yes it prints what it would do, changes nothing and ends with status 2.
+
+It needs root. The binding lasts until unbind or the next boot.`,
+		Example: `  ugdsctl device bind 0000:01:00.0
+  ugdsctl device bind 0000:01:00.0 --yes
+  ugdsctl device bind 0000:01:00.0 --driver vfio-pci --yes`,
+		Args: args(1, 1, "a PCI address"),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			o.Address = a[0]
+			return ctl.DeviceBind(cmd.Context(), e, o, probe.Sysfs)
+		},
+	}
+	cmd.Flags().StringVar(&o.Driver, "driver", "", "the `DRIVER`: ugds or vfio-pci; otherwise ugds, or vfio-pci if only that is loaded")
+	cmd.Flags().BoolVar(&o.Yes, "yes", false, "do it")
+	return cmd
+}
+
+func deviceUnbindCmd(e *ctl.Env) *cobra.Command {
+	var o ctl.DeviceBindOptions
+	cmd := &cobra.Command{
+		Use:   "unbind ADDRESS --yes",
+		Short: "give a controller back to the kernel",
+		Long: `unbind gives the NVMe controller at a PCI address back to the kernel's own
+driver, so that its disks appear again. It is refused while a process has it.
+Without --yes it prints what it would do, changes nothing and ends with
+status 2.`,
+		Example: `  ugdsctl device unbind 0000:01:00.0
+  ugdsctl device unbind 0000:01:00.0 --yes`,
+		Args: args(1, 1, "a PCI address"),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			o.Address = a[0]
+			return ctl.DeviceUnbind(cmd.Context(), e, o, probe.Sysfs)
+		},
+	}
+	cmd.Flags().BoolVar(&o.Yes, "yes", false, "do it")
+	return cmd
+}
+
+func checkCmd(e *ctl.Env) *cobra.Command {
+	return &cobra.Command{
+		Use:   "check",
+		Short: "tell what this machine has for the direct path, and what it lacks",
+		Long: `check looks at what the direct path between disks and GPU memory needs of this
+machine: IOMMU, kernel options, our module, VFIO, Secure Boot and lockdown,
+huge pages, locked memory, each NVMe controller. Each line is ok, fallback or
+refused, with the reason and what to do about it. It changes nothing and needs
+no rights.
+
+A store works without all of it, through the kernel and host memory.`,
+		Example: `  ugdsctl check
+  ugdsctl check --json`,
+		Args: args(0, 0, "nothing"),
+		RunE: func(*cobra.Command, []string) error { return ctl.Check(e) },
+	}
+}
