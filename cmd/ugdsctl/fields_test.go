@@ -175,11 +175,7 @@ func documents(t *testing.T) map[string]*fields {
 			continue
 		}
 		if line == "SYSFS" { // this machine may have no controllers
-			sys := fakeSysfs(t)
-			add(fake(t, func(e *ctl.Env) error { return ctl.DeviceList(t.Context(), e, &ctl.Target{}, nil, sys) }))
-			o := ctl.DeviceBindOptions{Address: "0000:01:00.0"}
-			add(fake(t, func(e *ctl.Env) error { return ctl.DeviceBind(t.Context(), e, o, sys) }))
-			add(fake(t, func(e *ctl.Env) error { return ctl.DeviceUnbind(t.Context(), e, o, sys) }))
+			addFake(t, add)
 			continue
 		}
 		if line == "STATS" { // of a put that goes on
@@ -239,6 +235,16 @@ func fakeSysfs(t *testing.T) string {
 		}
 	}
 	return sys
+}
+
+// addFake adds what verbs say of a machine with one controller.
+func addFake(t *testing.T, add func(string) string) {
+	t.Helper()
+	sys := fakeSysfs(t)
+	add(fake(t, func(e *ctl.Env) error { return ctl.DeviceList(t.Context(), e, &ctl.Target{}, nil, sys) }))
+	o := ctl.DeviceBindOptions{Address: "0000:01:00.0"}
+	add(fake(t, func(e *ctl.Env) error { return ctl.DeviceBind(t.Context(), e, o, sys) }))
+	add(fake(t, func(e *ctl.Env) error { return ctl.DeviceUnbind(t.Context(), e, o, sys) }))
 }
 
 // fake is the document that a verb writes on a machine that this one is not.
