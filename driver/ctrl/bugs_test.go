@@ -33,7 +33,7 @@ func TestB11AllGrantedQueues(t *testing.T) {
 		s := model(t, cfg)
 		d := opened(t, s, ctrl.Options{Watch: -1, Queues: ctrl.MaxQueuePairs, Depth: 3})
 		used := map[uint16]int{}
-		s.Trace(func(queue uint16, _ *nvme.Command, _, _ time.Duration) { used[queue]++ })
+		onEnd(s, func(x *sim.Seen) { used[x.Queue]++ })
 		var batches []*driver.Batch
 		s.Hold(true) // so that each finds the queues of the others longer
 		for range n {
@@ -49,7 +49,7 @@ func TestB11AllGrantedQueues(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s.Trace(nil)
+		s.Observe(nil)
 		if len(used) != n {
 			t.Errorf("%d queues granted, commands on %v", n, used)
 		}
@@ -286,13 +286,13 @@ func TestG01AnyOrder(t *testing.T) {
 	}
 	for _, bad := range []uint64{0, 13, n - 1} {
 		var order []uint64
-		s.Trace(func(_ uint16, c *nvme.Command, _, _ time.Duration) { order = append(order, c.SLBA()) })
+		onEnd(s, func(x *sim.Seen) { order = append(order, x.Command.SLBA()) })
 		s.Script(sim.Rule{Kind: sim.FaultStatus, From: bad, To: bad + 1, Status: nvme.StatusUnrecoveredRead | nvme.StatusDNR},
 			sim.Rule{Kind: sim.FaultDelay, Delay: time.Millisecond})
 		clear(r.CPU())
 		submit(t, d, b)
 		wait(t, b)
-		s.Trace(nil)
+		s.Observe(nil)
 		if slices.IsSorted(order) {
 			t.Error("they ended in order")
 		}

@@ -33,6 +33,15 @@ func model(t testing.TB, cfg sim.Config) *sim.Sim {
 	return s
 }
 
+// onEnd calls fn for each I/O command that ends.
+func onEnd(s *sim.Sim, fn func(x *sim.Seen)) {
+	s.Observe(func(x sim.Seen) {
+		if x.Moment == sim.Ended {
+			fn(&x)
+		}
+	})
+}
+
 func bg(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	t.Cleanup(cancel)

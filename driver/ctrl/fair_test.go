@@ -12,7 +12,6 @@ import (
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/driver/ctrl"
 	"github.com/ugds-store/ugds/driver/hw/sim"
-	"github.com/ugds-store/ugds/driver/nvme"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/dma"
 	"github.com/ugds-store/ugds/internal/testenv"
@@ -97,7 +96,7 @@ func TestGroups(t *testing.T) {
 		o.Queues = queues
 		d := opened(t, s, o)
 		used := map[uint16]bool{}
-		s.Trace(func(queue uint16, _ *nvme.Command, _, _ time.Duration) { used[queue] = true })
+		onEnd(s, func(x *sim.Seen) { used[x.Queue] = true })
 		latency := uint16(max(queues/2, 1))
 		for name, x := range map[string]struct {
 			b     *driver.Batch
@@ -136,12 +135,12 @@ func TestSubmittersTakeTurns(t *testing.T) {
 		second.Reqs[i].Off += n * base.MiB
 	}
 	var done [2]int64 // blocks, until one batch has ended
-	s.Trace(func(_ uint16, c *nvme.Command, _, _ time.Duration) {
+	onEnd(s, func(x *sim.Seen) {
 		if max(done[0], done[1]) < n*256 {
-			done[c.SLBA()/(n*256)] += int64(c.Blocks())
+			done[x.Command.SLBA()/(n*256)] += int64(x.Command.Blocks())
 		}
 	})
-	defer s.Trace(nil)
+	defer s.Observe(nil)
 	var wg sync.WaitGroup
 	for _, b := range []*driver.Batch{first, second} {
 		wg.Go(func() { run(t, d, b) })

@@ -58,12 +58,12 @@ func TestRow01Identifiers(t *testing.T) {
 	d := opened(t, s, quiet)
 	b := reads(t, d, 64, 4096)
 	order := []uint64{}
-	s.Trace(func(_ uint16, c *nvme.Command, _, _ time.Duration) { order = append(order, c.SLBA()) })
+	onEnd(s, func(x *sim.Seen) { order = append(order, x.Command.SLBA()) })
 	for range 100 {
 		s.Script(sim.Rule{Kind: sim.FaultDelay, Delay: time.Millisecond})
 		run(t, d, b)
 	}
-	s.Trace(nil)
+	s.Observe(nil)
 	turned := 0
 	for i := range order[1:] {
 		if order[i+1] < order[i] {

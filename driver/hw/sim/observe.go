@@ -1,6 +1,10 @@
 package sim
 
-import "github.com/ugds-store/ugds/driver/nvme"
+import (
+	"time"
+
+	"github.com/ugds-store/ugds/driver/nvme"
+)
 
 // Moment is a point in the life of an I/O command.
 type Moment uint8
@@ -16,8 +20,11 @@ const (
 type Seen struct {
 	Moment  Moment
 	ID      uint64 // of the command, never used again
+	Queue   uint16
 	Command *nvme.Command
-	Status  nvme.Status // at Executed and Ended
+	Status  nvme.Status   // at Executed and Ended
+	Begin   time.Duration // when it was fetched
+	Now     time.Duration
 	s       *Sim
 	o       *op
 }
@@ -50,7 +57,7 @@ func (s *Sim) observe(m Moment, o *op, status nvme.Status) {
 		return
 	}
 	s.watched = true
-	s.observer(Seen{m, o.seq, &o.cmd, status, s, o})
+	s.observer(Seen{m, o.seq, o.sq.id, &o.cmd, status, o.begin, s.now, s, o})
 	s.watched = false
 }
 

@@ -337,9 +337,6 @@ func (s *Sim) end(o *op, dw0 uint32, status nvme.Status) {
 	if !status.OK() {
 		s.logError(o, status)
 	}
-	if s.trace != nil && o.sq.id != 0 {
-		s.trace(o.sq.id, &o.cmd, o.begin, s.now)
-	}
 	if o.fault != nil && o.fault.Kind == FaultLoseCompletion {
 		return // it stays in flight for ever
 	}

@@ -68,7 +68,6 @@ type Sim struct {
 	vectors []*vector
 	kick    chan struct{} // something to do for a waiter
 
-	trace      func(queue uint16, c *nvme.Command, begin, end time.Duration)
 	observer   func(Seen)
 	watched    bool   // the observer is being called
 	powerCut   func() // what to do as soon as it is not
@@ -150,15 +149,6 @@ func (s *Sim) violate(format string, args ...any) {
 	if len(s.violations) < maxViolations {
 		s.violations = append(s.violations, fmt.Sprintf(format, args...))
 	}
-}
-
-// Trace calls fn for each I/O command that ends, with its queue and the times of its fetch and of
-// its end; nil ends that. fn is called under the lock of the model: it must neither
-// block nor call the model.
-func (s *Sim) Trace(fn func(queue uint16, c *nvme.Command, begin, end time.Duration)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.trace = fn
 }
 
 // Start implements hw.Device.
