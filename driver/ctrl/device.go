@@ -83,7 +83,11 @@ type Device struct {
 // options; ErrNotFound, ErrInUse and ErrNotSupported for namespaces; ErrTimeout,
 // ErrDeviceGone or a *nvme.FieldError inside for a controller that does not work.
 func Open(ctx context.Context, dev hw.Device, opts Options) (*Device, error) {
+	byDefault := opts.Queues == 0
 	opts.EnsureDefaults()
+	if n := dev.Vectors() - 1; byDefault && n > 0 && (opts.Mode != Polled || opts.Batches != Polled) {
+		opts.Queues = min(opts.Queues, n) // a group with a queue that is polled is polled
+	}
 	if err := opts.Validate(); err != nil {
 		return nil, errors.Join(err, dev.Close())
 	}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -418,6 +420,27 @@ func TestB06Vectors(t *testing.T) {
 		}
 		if n != told || d.Info().Engine != "interrupts" {
 			t.Errorf("%d vectors: told %d times: %q", vectors, n, d.Info().Reasons)
+		}
+	}
+}
+
+// TestB06DefaultQueues: unless told otherwise, there are no more queues than have an
+// interrupt vector of their own.
+func TestB06DefaultQueues(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
+	for _, x := range []struct {
+		vectors int
+		mode    ctrl.Mode
+		queues  uint16
+	}{{4, ctrl.Interrupts, 3}, {4, ctrl.Hybrid, 3}, {4, ctrl.Polled, 8}, {2, ctrl.Interrupts, 1}, {16, ctrl.Interrupts, 8}} {
+		cfg := sim.Default(16 * base.MiB)
+		cfg.Vectors, cfg.Real = x.vectors, true
+		s := model(t, cfg)
+		d := opened(t, s, ctrl.Options{Mode: x.mode})
+		works(t, d)
+		told := strings.Join(d.Info().Reasons, "\n")
+		if strings.Contains(told, "are polled") || !strings.Contains(told, fmt.Sprintf("asked for %d in all", x.queues)) {
+			t.Errorf("%d vectors, %v: %s", x.vectors, x.mode, told)
 		}
 	}
 }
