@@ -14,6 +14,7 @@ import (
 // they are there to end what hangs.
 const (
 	initLimit  = 90 * time.Second // until userland
+	kvmLimit   = 25 * time.Second // the same under KVM, which takes two where it is real
 	suiteLimit = "8m"             // of one suite, in the guest
 	bootLimit  = 15 * time.Minute // of a whole boot
 	quietLimit = 4 * time.Minute  // without a new line from the guest
@@ -103,7 +104,7 @@ func (b *boot) wait() error {
 		}
 		why := ""
 		switch {
-		case size == 0 && b.said("qemu.log", "KVM internal error"):
+		case size == 0 && b.accel == "kvm" && (time.Since(begin) > kvmLimit || b.said("qemu.log", "KVM internal error")):
 			why = "KVM does not work here"
 		case size == 0 && time.Since(begin) > initLimit:
 			why = fmt.Sprintf("no userland after %v", initLimit)

@@ -140,7 +140,7 @@ var shapes = []shape{
 		modules: []string{"vfio-pci", "vfio_iommu_type1"},
 		devices: devices, images: images,
 		suites: []suite{{name: "vfio", pkg: "tools/lab/guest",
-			args: []string{"-transport", "vfio", "-test.skip", skipped + "|^Test(Kdrv|Format|Bind)|^TestVFIOChild$"}}},
+			args: []string{"-transport", "vfio", "-test.skip", skipped + "|^Test(Kdrv|Format|Bind|Long)|^TestVFIOChild$"}}},
 	},
 	{ // the kernel's own driver has the disks when it starts
 		name: "bind", kmod: true, modules: []string{"ext4"},
@@ -151,6 +151,12 @@ var shapes = []shape{
 		name: "bind-long", long: true, kmod: true,
 		devices: bindDevices, images: bindImages,
 		suites: []suite{{name: "bind", pkg: "tools/lab/guest", args: []string{"-test.run", "^TestBindRounds", "-bind-rounds", "200"}}},
+	},
+	{
+		name: "surprise", long: true, iommu: true, append: noKernelDriver,
+		modules: []string{"vfio-pci", "vfio_iommu_type1"},
+		devices: devices, images: images,
+		suites: []suite{{name: "surprise", pkg: "tools/lab/guest", args: []string{"-transport", "vfio", "-test.run", "^TestLong"}}},
 	},
 	{
 		name: "formats", iommu: true, append: noKernelDriver,

@@ -4,8 +4,10 @@ package guest
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -222,4 +224,81 @@ func TestDeviceUnplug(t *testing.T) {
 	if !bytes.Equal(from.CPU(), to.CPU()) {
 		t.Error("what was written before is not there")
 	}
+}
+
+// TestLongSurprise: a controller vanishes while it is in use. QEMU's registers read as
+// zeros then, not as ones, so it is seen by what they say and by its configuration.
+// The kernel resets what it closes, and waits for more than a minute for this one.
+func TestLongSurprise(t *testing.T) {
+	slot := filepath.Dir(realPath(t, sysPCI+"devices/"+nth(t, classNVMe, slotSSD)))
+	d, _ := openCtrl(t, slotSSD, ctrl.Options{Watch: 5 * time.Millisecond, Deadline: ctrl.Deadlines{ReadWrite: 5 * time.Second}})
+	roundTrip(t, d, 0, base.MiB, 1)
+	r := region(t, 256*base.KiB, 2)
+	loop := make(chan error, 1)
+	ctx := within(t, 3*time.Minute)
+	go func() {
+		var err error
+		for err == nil {
+			err = driver.Do(ctx, d, write(0, r))
+		}
+		loop <- err
+	}()
+	time.Sleep(100 * time.Millisecond)
+	powerOff(t, slot)
+	select {
+	case err := <-loop:
+		if !errors.Is(err, base.ErrIsolated) && !errors.Is(err, base.ErrDeviceGone) {
+			t.Errorf("the writer: %v", err)
+		}
+		t.Log(err)
+	case <-time.After(2 * time.Minute):
+		t.Fatal("the writer goes on")
+	}
+	eventually(t, "nothing is held", func() bool { return r.InFlight() == 0 })
+	if err := d.Reset(soon(t)); !errors.Is(err, base.ErrDeviceGone) {
+		t.Errorf("reset: %v", err)
+	}
+	eventually(t, "removed", func() bool { return d.State() == driver.StateRemoved })
+	begin := time.Now()
+	if err := d.Close(within(t, 3*time.Minute)); err != nil {
+		t.Errorf("close: %v", err)
+	}
+	t.Logf("the close took %v", time.Since(begin))
+}
+
+func realPath(t testing.TB, path string) string {
+	t.Helper()
+	to, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
+
+// powerOff switches the power of a root port's slot off, without asking anybody
+// (PCI Express Base 7.5.3.10).
+func powerOff(t testing.TB, port string) {
+	t.Helper()
+	const express, slotControl, power, powerIndicator = 0x10, 0x18, 1 << 10, 3 << 8
+	f, err := os.OpenFile(port+"/config", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	b := make([]byte, 256)
+	if _, err := f.ReadAt(b, 0); err != nil {
+		t.Fatal(err)
+	}
+	for at := int(b[0x34]); at != 0; at = int(b[at+1]) {
+		if b[at] != express {
+			continue
+		}
+		v := binary.LittleEndian.Uint16(b[at+slotControl:]) | power | powerIndicator
+		binary.LittleEndian.PutUint16(b[at+slotControl:], v)
+		if _, err := f.WriteAt(b[at+slotControl:at+slotControl+2], int64(at+slotControl)); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	t.Fatal("the port has no slot")
 }
