@@ -35,6 +35,7 @@ var steps = []step{
 	{"identify controller", (*Device).identifyController},
 	{"choose namespace", (*Device).chooseNamespace},
 	{"count queues", (*Device).countQueues},
+	{"shadow doorbells", (*Device).shadowDoorbells},
 	{"create queues", (*Device).createQueues},
 	{"stay awake", (*Device).stayAwake},
 	{"enable events", (*Device).enableEvents},

@@ -74,6 +74,10 @@ func TestDevice(t *testing.T) {
 			c.FixedPages = 8
 			c.Namespaces[0].NOIOB = 24
 		},
+		"shadow doorbells": func(c *sim.Config, o *ctrl.Options) {
+			c.Identify.OACS.Set(nvme.OACSDoorbellBuffer)
+			o.Mode = ctrl.Hybrid
+		},
 		"interrupts": func(c *sim.Config, o *ctrl.Options) { o.Mode = ctrl.Interrupts },
 		"hybrid":     func(c *sim.Config, o *ctrl.Options) { o.Mode = ctrl.Hybrid; c.Service = sim.ServiceFixed },
 	} {

@@ -48,7 +48,8 @@ type Device struct {
 	deep    group
 	aborts  aborter
 	zero    *hw.Buffer // a memory page of zeros
-	runs    sync.Pool  // of *run
+	shadow  shadow
+	runs    sync.Pool // of *run
 
 	state       atomic.Uint32 // driver.State
 	incarnation atomic.Uint64
@@ -107,7 +108,7 @@ func Open(ctx context.Context, dev hw.Device, opts Options) (*Device, error) {
 				q.abandon(err)
 			}
 			d.teardown()
-			d.freeZero()
+			d.freeOwn()
 		}
 		return nil, errors.Join(err, dev.Close())
 	}
@@ -249,11 +250,13 @@ func (d *Device) giveUp(ctx context.Context, ready bool) (err error) {
 	}
 	d.detachAll()
 	d.teardown()
-	d.freeZero()
+	d.freeOwn()
 	return errors.Join(err, d.hw.Close())
 }
 
-func (d *Device) freeZero() {
+// freeOwn frees what lives as long as the device. The controller is stopped.
+func (d *Device) freeOwn() {
+	d.shadow.free()
 	if d.zero != nil {
 		d.zero.Free()
 		d.zero = nil

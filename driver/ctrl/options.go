@@ -58,7 +58,10 @@ type Options struct {
 	// LowLatency keeps the controller out of power states that it would have to
 	// leave first; Close restores what was set before.
 	LowLatency bool
-	Deadline   Deadlines
+	// NoShadow rings doorbells at the registers even where the controller looks for
+	// them in memory too, as emulated ones do.
+	NoShadow bool
+	Deadline Deadlines
 }
 
 // Deadlines of the device by opcode (I4), on its clock. 0 is the contract's.

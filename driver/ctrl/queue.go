@@ -97,10 +97,10 @@ func newQueue(d *Device, id uint16, size, depth uint32, listBytes int64) (_ *que
 			return nil, err
 		}
 	}
-	if q.sqBell, err = d.hw.Doorbell(nvme.SQDoorbell(id, d.cap.DSTRD())); err != nil {
+	if q.sqBell, err = d.bell(nvme.SQDoorbell(id, d.cap.DSTRD()), id == 0); err != nil {
 		return nil, err
 	}
-	if q.cqBell, err = d.hw.Doorbell(nvme.CQDoorbell(id, d.cap.DSTRD())); err != nil {
+	if q.cqBell, err = d.bell(nvme.CQDoorbell(id, d.cap.DSTRD()), id == 0); err != nil {
 		return nil, err
 	}
 	q.sqe, q.cqe = nvme.OverlaySlice[nvme.Command](q.sq.Bytes), nvme.OverlaySlice[nvme.Completion](q.cq.Bytes)

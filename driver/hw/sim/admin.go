@@ -31,6 +31,8 @@ func (s *Sim) admin(o *op) (uint32, nvme.Status) {
 		return 0, s.logPage(o)
 	case nvme.AdminAbort:
 		return s.abort(o)
+	case nvme.AdminDoorbellBuffer:
+		return 0, s.doorbellBuffer(o)
 	case nvme.AdminKeepAlive:
 		return 0, 0
 	}

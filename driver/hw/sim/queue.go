@@ -17,6 +17,7 @@ type sq struct {
 	size   uint32
 	head   uint32 // the next entry to fetch
 	tail   uint32 // the doorbell
+	shadow uint32 // the doorbell in memory, as it was seen last
 	told   uint32 // the head that the last completion told
 	flying map[uint16]*op
 }
@@ -27,6 +28,7 @@ type cq struct {
 	base      uint64
 	size      uint32
 	head      uint32 // the doorbell
+	shadow    uint32 // the doorbell in memory, as it was seen last
 	tail      uint32
 	phase     bool
 	interrupt bool
@@ -87,7 +89,7 @@ func (s *Sim) dropQueues() {
 		}
 	}
 	s.sqs, s.cqs, s.ops, s.waiting, s.aers = nil, map[uint16]*cq{}, nil, nil, nil
-	s.next = 0
+	s.next, s.shadows = 0, doorbells{}
 	s.defaultFeatures()
 	s.dies, s.link = [dies]time.Duration{}, link{}
 }
@@ -197,12 +199,15 @@ func (s *Sim) fetch() bool {
 		return false
 	}
 	did := false
+	s.lookForDoorbells()
 	for idle, n := 0, 0; idle < len(s.sqs) && len(s.sqs) > 0 && (n < s.cfg.FetchBurst || s.cfg.FetchBurst == 0); {
 		s.next %= len(s.sqs)
 		q := s.sqs[s.next]
 		s.next++
 		if q.head == q.tail || s.csts.Fatal() {
-			idle++
+			if idle++; idle == len(s.sqs) && s.askForDoorbells() {
+				idle = 0
+			}
 			continue
 		}
 		idle, did, n = 0, true, n+1
@@ -385,6 +390,7 @@ func (s *Sim) completion(o *op, dw0 uint32, status nvme.Status) completion {
 // post writes a completion into the queue: the phase tag, with its doubleword,
 // last (Base 4.2.4).
 func (s *Sim) post(q *cq, c completion) {
+	s.lookForHead(q.id, q)
 	if (q.tail+1)%q.size == q.head {
 		q.full = append(q.full, c)
 		return

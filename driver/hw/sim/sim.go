@@ -48,6 +48,7 @@ type Sim struct {
 	sqs      []*sq // by identifier
 	cqs      map[uint16]*cq
 	next     int // the queue after the one that was served last
+	shadows  doorbells
 	ops      opHeap
 	waiting  []*op    // due while held
 	spare    []*op    // ended, to be used again

@@ -5,6 +5,9 @@ package guest
 import (
 	"bytes"
 	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -115,4 +118,85 @@ func TestDeviceDataPointers(t *testing.T) {
 			t.Errorf("piece %d at %d came back changed", i, a.Off)
 		}
 	}
+}
+
+// counted counts the writes to doorbells of I/O queues.
+type counted struct {
+	hw.Device
+	sq, cq atomic.Int64
+}
+
+type countedBell struct {
+	hw.Doorbell
+	n *atomic.Int64
+}
+
+func (c *counted) Doorbell(off uint64) (hw.Doorbell, error) {
+	b, err := c.Device.Doorbell(off)
+	n := &c.sq
+	switch at := off - nvme.RegDoorbells; { // the stride is 4 here
+	case at < 8:
+		return b, err
+	case at%8 == 4:
+		n = &c.cq
+	}
+	return &countedBell{b, n}, err
+}
+
+func (b *countedBell) Ring(v uint32) error {
+	b.n.Add(1)
+	return b.Doorbell.Ring(v)
+}
+
+// TestDeviceShadow: a controller that looks for doorbells in memory (DBBUF) works with
+// fewer writes to its registers, and without them when it is told so.
+func TestDeviceShadow(t *testing.T) {
+	rings := map[bool]int64{}
+	for _, off := range []bool{false, true} {
+		c := &counted{Device: openHW(t, nth(t, classNVMe, healthySSD))}
+		d, err := ctrl.Open(soon(t), c, ctrl.Options{NoShadow: off, Queues: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if said := strings.Contains(strings.Join(d.Info().Reasons, "\n"), "doorbells in memory"); said == off {
+			t.Errorf("shadow doorbells %v: %q", !off, d.Info().Reasons)
+		}
+		roundTrip(t, d, 0, 8*base.MiB, 1)
+		sq, cq := c.sq.Load(), c.cq.Load()
+		readMany(t, d, 16, 100)
+		sq, cq = c.sq.Load()-sq, c.cq.Load()-cq
+		t.Logf("shadow doorbells %v: %d writes to registers for commands, %d for completions", !off, sq, cq)
+		rings[off] = sq // QEMU asks for every doorbell of a completion queue
+		isolate(t, c) // and after a reset it works again
+		eventually(t, "isolated", func() bool { return d.State() == driver.StateIsolated })
+		if err := d.Reset(soon(t)); err != nil {
+			t.Fatal(err)
+		}
+		roundTrip(t, d, 0, 8*base.MiB, 3)
+		if err := d.Close(soon(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if rings[false] >= rings[true] {
+		t.Error("doorbells in memory save nothing")
+	}
+}
+
+// readMany reads from several goroutines, one block at a time.
+func readMany(t testing.TB, d driver.Device, goroutines, each int64) {
+	t.Helper()
+	var wg sync.WaitGroup
+	ctx := soon(t)
+	for g := range goroutines {
+		r := region(t, 4096, byte(g))
+		wg.Go(func() {
+			for i := range each {
+				if err := driver.Do(ctx, d, read((g*each+i)*4096, r)); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
 }
