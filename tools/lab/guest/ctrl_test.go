@@ -167,7 +167,7 @@ func TestDeviceShadow(t *testing.T) {
 		sq, cq = c.sq.Load()-sq, c.cq.Load()-cq
 		t.Logf("shadow doorbells %v: %d writes to registers for commands, %d for completions", !off, sq, cq)
 		rings[off] = sq // QEMU asks for every doorbell of a completion queue
-		isolate(t, c) // and after a reset it works again
+		isolate(t, c)   // and after a reset it works again
 		eventually(t, "isolated", func() bool { return d.State() == driver.StateIsolated })
 		if err := d.Reset(soon(t)); err != nil {
 			t.Fatal(err)
