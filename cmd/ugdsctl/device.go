@@ -78,8 +78,8 @@ func deviceHealthCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
 		Use:   "health [--store DIR | TARGET...]",
 		Short: "ask controllers how they are",
 		Long: `health asks controllers for their health page and their error log: temperature,
-spare, endurance, data moved, errors. It is for controllers only; those that the
-kernel drives are asked with nvme or smartctl.
+spare, endurance, data moved, errors. It is for controllers only, and brings
+them up; those that the kernel drives are asked with nvme or smartctl.
 
 Exit status: 0 all are well, 1 one is not, or could not be asked.`,
 		Example: `  ugdsctl device health sim:size=1GiB

@@ -33,7 +33,7 @@ func verbs(t *testing.T) []*cobra.Command {
 }
 
 // smaller makes the examples that measure short enough for a test.
-var smaller = strings.NewReplacer("--depth 1,32,512", "--depth 1,32,512 --bytes 1MiB", "--size 4KiB", "--size 4KiB --bytes 1MiB",
+var smaller = strings.NewReplacer("--depth 1,32,512", "--depth 1,32,512 --bytes 1MiB", "clock=virtual --size 4KiB", "clock=virtual --size 4KiB --bytes 1MiB",
 	"--completion", "--bytes 1MiB --completion", "--batch 1,8", "--batch 1,8 --bytes 1MiB", "--bytes 16MiB", "--bytes 1MiB", "--bytes 8MiB", "--bytes 1MiB",
 	"--callers 1,8", "--callers 8", "--rounds 2", "--rounds 1 --bytes 1MiB", "demo --size 64MiB", "demo --size 16MiB",
 	"0000:01:00.0", "ffff:ff:1f.7") // no disk of this machine

@@ -24,7 +24,7 @@ const defaultWait = 30 * time.Second
 func storeFlags(cmd *cobra.Command, t *ctl.Target) {
 	f := cmd.Flags()
 	f.StringVar(&t.Dir, "store", "", "work on the store in `DIR`")
-	f.StringArrayVar(&t.Devices, "device", nil, "a `TARGET` instead of the devices in store.toml: file:PATH, a path, a block device or sim:SETTINGS; repeat it for several")
+	f.StringArrayVar(&t.Devices, "device", nil, "a `TARGET` instead of the devices in store.toml: file:PATH, a path, a block device, pci:ADDRESS or sim:SETTINGS; repeat it for several")
 	f.StringVar(&t.Meta, "meta", "", "the metadata is in `DIR` instead of where store.toml says")
 	f.DurationVar(&t.Wait, "wait", defaultWait, "how long to wait for the last writes of an owner that was killed")
 	for _, name := range []string{"store", "meta"} {

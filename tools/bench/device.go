@@ -180,7 +180,8 @@ func openDevice(ctx context.Context, p *DevicePlan, c *DeviceCase) (d *device, e
 	if t.Scheme == "sim" {
 		err = d.openModel(ctx, p, c, path, p.Overwrite)
 	} else {
-		d.Device, err = probe.Open(ctx, p.Target, probe.Options{File: file.Options{Owner: "ugdsctl bench", ReadOnly: !p.Overwrite}})
+		d.Device, err = probe.Open(ctx, p.Target, probe.Options{Ctrl: p.controller(c),
+			File: file.Options{Owner: "ugdsctl bench", ReadOnly: !p.Overwrite}})
 	}
 	if err != nil {
 		return nil, err
@@ -205,6 +206,18 @@ func openDevice(ctx context.Context, p *DevicePlan, c *DeviceCase) (d *device, e
 	return d, nil
 }
 
+// controller are the options of a controller for a case: deep queues, so that they
+// are not what limits.
+func (p *DevicePlan) controller(c *DeviceCase) ctrl.Options {
+	o := ctrl.Options{Depth: 255,
+		Mode: map[string]ctrl.Mode{Polling: ctrl.Polled, Interrupt: ctrl.Interrupts, Hybrid: ctrl.Hybrid}[c.Completion]}
+	for i := range p.Cases {
+		o.Depth = max(o.Depth, min(p.Cases[i].Depth, ctrl.MaxDepth))
+	}
+	o.Latency = o.Depth
+	return o
+}
+
 // openModel opens a controller model. On its virtual clock, all threads take turns
 // on one processor, and time stands still until each has had its turn.
 func (d *device) openModel(ctx context.Context, p *DevicePlan, c *DeviceCase, path string, write bool) error {
@@ -218,18 +231,15 @@ func (d *device) openModel(ctx context.Context, p *DevicePlan, c *DeviceCase, pa
 		}
 		cfg.Namespaces[0].ReadOnly = !write
 	}
-	o := ctrl.Options{Mode: map[string]ctrl.Mode{Polling: ctrl.Polled, Interrupt: ctrl.Interrupts, Hybrid: ctrl.Hybrid}[c.Completion]}
-	threads := 1
-	for i := range p.Cases {
-		o.Depth = max(o.Depth, min(p.Cases[i].Depth, ctrl.MaxDepth)) // no queue is what limits
-		threads = max(threads, p.Cases[i].Threads)
-	}
-	o.Depth = max(o.Depth, 255)
-	o.Latency = o.Depth
+	o := p.controller(c)
 	if d.virtual = !cfg.Real; d.virtual {
 		if c.Completion != Polling {
 			return base.WithHint(base.Errorf("bench", p.Target, base.ErrInvalid, "%s: its clock is virtual, and waking up takes no time there", c.Completion),
 				"clock=real shows what interrupts cost")
+		}
+		threads := 1
+		for i := range p.Cases {
+			threads = max(threads, p.Cases[i].Threads)
 		}
 		cfg.Patience, o.Watch = 4*(threads+1), -1 // a watcher would look by another clock
 	}

@@ -92,6 +92,9 @@ func (e *Env) describeTarget(ctx context.Context, t *Target, target string) (tar
 		return d, err
 	}
 	d.Transport = parsed.Scheme
+	if parsed.Scheme == "pci" { // to open one is to bring it up
+		return d.choose(parsed.Rest), nil
+	}
 	path, isPath := filePath(target)
 	if isPath {
 		if st, err := unix.StatPath(path); err == nil && st.Kind == unix.KindBlock {
@@ -120,6 +123,23 @@ func (e *Env) describeTarget(ctx context.Context, t *Target, target string) (tar
 		d.Usable, d.Why = true, "nobody has it open"
 	}
 	return d, nil
+}
+
+// choose says how a controller is reached, without a look at it.
+func (d targetDoc) choose(address string) targetDoc {
+	c, err := probe.Choose(address, 0)
+	if err != nil {
+		d.refused, d.Why = err, err.Error()
+		return d
+	}
+	d.Transport, d.Usable, d.Why = c.Transport, true, strings.Join(c.Reasons, "; ")
+	if c.Transport == "file" {
+		d.Transport, d.refused = "block", file.InUse(c.Path)
+	}
+	if d.refused != nil {
+		d.Usable, d.Why = false, d.refused.Error()
+	}
+	return d
 }
 
 func (e *Env) deviceListText(d *deviceListDoc) error {
@@ -204,7 +224,15 @@ func (e *Env) withDevice(ctx context.Context, t *Target, target string, do func(
 	if err != nil {
 		return err
 	}
-	devs, err := e.openDevices(ctx, t, parts{devices: []string{target}}, parsed.Scheme == "file")
+	kernels := parsed.Scheme == "file"
+	if parsed.Scheme == "pci" {
+		c, err := probe.Choose(parsed.Rest, 0)
+		if err != nil {
+			return err
+		}
+		kernels = c.Transport == "file"
+	}
+	devs, err := e.openDevices(ctx, t, parts{devices: []string{target}}, kernels)
 	if err != nil {
 		return err
 	}
@@ -220,7 +248,10 @@ func controllerOf(verb, target string, d driver.Device) (*ctrl.Device, error) {
 }
 
 func notController(verb, target, transport string) error {
-	what := map[string]string{"file": "file", "block": "block device"}[transport]
+	what := "block device"
+	if transport == "file" {
+		what = "file"
+	}
 	return base.WithHint(base.Errorf(verb, target, base.ErrNotSupported, "it is not a controller but a %s that the kernel drives", what),
 		"`ugdsctl device list` shows the controllers; nvme and smartctl ask those that the kernel drives")
 }

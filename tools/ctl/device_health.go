@@ -241,6 +241,10 @@ func (e *Env) planReset(ctx context.Context, t *Target, doc *deviceResetDoc) err
 		return d.refused
 	}
 	doc.Holds = d.Holds
+	what := kept(doc.Holds)
+	if d.Transport != "sim" {
+		what = "what nobody looked at, and that stays"
+	}
 	if e.JSON {
 		err = e.emit(doc)
 	} else {
@@ -248,7 +252,7 @@ func (e *Env) planReset(ctx context.Context, t *Target, doc *deviceResetDoc) err
   disable     %s: what a former owner left in flight ends
   bring up    its queues, and ask what it is
   shut down   in an orderly way, so that the next owner finds it so
-It holds %s. Nothing was changed. Add --yes to do it.`, Plain(doc.Target), kept(doc.Holds))
+It holds %s. Nothing was changed. Add --yes to do it.`, Plain(doc.Target), what)
 	}
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package ctl
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -84,21 +85,25 @@ func describe(ctx context.Context, d driver.Device) (out infoDoc, err error) {
 	if out.Holds, err = holdsOf(ctx, d); err != nil {
 		return out, err
 	}
-	if c, ok := d.(*ctrl.Device); ok {
-		out.Controller, err = c.Describe(ctx)
-		if err == nil {
-			out.NUMANode = out.Controller.NUMANode
-		}
-		return out, err
-	}
 	if link, node, ok := linkOf(in.Target); ok {
 		out.Link, out.NUMANode = link.String(), node
 	}
-	return out, nil
+	if c, ok := d.(*ctrl.Device); ok {
+		out.Controller, err = c.Describe(ctx)
+	}
+	return out, err
 }
 
-// linkOf is the link of the disk that a target is, if it is one.
+// linkOf is the link of the disk or controller that a target is, if it is one.
 func linkOf(target string) (probe.Link, int, bool) {
+	if t, err := probe.Parse(target); err == nil && t.Scheme == "pci" {
+		found, err := probe.Controllers(probe.Sysfs)
+		i := slices.IndexFunc(found, func(c probe.Controller) bool { return c.Address == t.Rest })
+		if err != nil || i < 0 {
+			return probe.Link{}, -1, false
+		}
+		return found[i].Link, found[i].NUMANode, true
+	}
 	path, ok := filePath(target)
 	if !ok {
 		return probe.Link{}, -1, false

@@ -39,7 +39,10 @@ func TestDeviceList(t *testing.T) {
 		return out
 	}
 	none := filepath.Join(t.TempDir(), "none")
-	got := list(data, none, "sim:size=64MiB")
+	got := list(data, none, "sim:size=64MiB", "pci:ffff:ff:1f.7")
+	if d := got["pci:ffff:ff:1f.7"]; d.Usable || !strings.Contains(d.Why, "no NVMe controller at this address") || d.Transport != "pci" {
+		t.Errorf("no controller: %+v", d)
+	}
 	if d := got[data]; !d.Usable || !strings.Contains(d.Holds, "device 0 of 1") || d.Bytes != 64*base.MiB || d.Transport != "file" {
 		t.Errorf("free: %+v", d)
 	}
@@ -147,13 +150,17 @@ func TestDeviceVerbs(t *testing.T) {
 	l := newLab(t)
 	data := filepath.Join(l.target.Dir, dataName)
 	for what, err := range map[string]error{
-		"health": DeviceHealth(t.Context(), l.Env, l.target, nil),
-		"plan":   DeviceReset(t.Context(), l.Env, &Target{}, DeviceResetOptions{Target: data}),
-		"reset":  DeviceReset(t.Context(), l.Env, &Target{}, DeviceResetOptions{Target: data, Yes: true}),
+		"health":       DeviceHealth(t.Context(), l.Env, l.target, nil),
+		"plan":         DeviceReset(t.Context(), l.Env, &Target{}, DeviceResetOptions{Target: data}),
+		"a controller": notController("x", "y", "block"),
+		"reset":        DeviceReset(t.Context(), l.Env, &Target{}, DeviceResetOptions{Target: data, Yes: true}),
 	} {
 		if !errors.Is(err, base.ErrNotSupported) || !strings.Contains(err.Error(), "not a controller") {
 			t.Errorf("%s of a file: %v", what, err)
 		}
+	}
+	if err := DeviceReset(t.Context(), l.Env, &Target{}, DeviceResetOptions{Target: "pci:ffff:ff:1f.7"}); !errors.Is(err, base.ErrNotFound) {
+		t.Errorf("plan of nothing: %v", err)
 	}
 	l.out.Reset()
 	if err := DeviceReset(t.Context(), l.Env, &Target{}, DeviceResetOptions{Target: "sim:size=64MiB"}); ExitCode(err) != ExitUsage || !Quiet(err) {
