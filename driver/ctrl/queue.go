@@ -181,9 +181,9 @@ func (q *queue) put(s *slot, due time.Duration) {
 }
 
 // ring tells the controller about new commands, if there are any. The caller
-// holds mu.
+// holds mu, and has held it since it saw that the queue is not dead.
 func (q *queue) ring() {
-	if q.tail == q.rung || q.dead {
+	if q.tail == q.rung {
 		return
 	}
 	q.rung = q.tail
