@@ -17,6 +17,9 @@ type fenceFile struct {
 	fd   uintptr // as long as it is open
 	once sync.Once
 
+	ahead       bool  // a new log: zeros are written ahead of its records
+	pos, filled int64 // where the next record goes, and where the zeros end
+
 	mu     sync.RWMutex // held for reading by reads, so that none meets a closed file
 	closed bool
 }
@@ -77,8 +80,35 @@ func (f *fenceFile) ReadAt(p []byte, off int64) (int, error) {
 	return f.File.ReadAt(p, off)
 }
 
-// Write implements vfs.File.
+// fillStep is how far zeros are written ahead of the records of a new log.
+const fillStep = 256 << 10
+
+var fillZeros [fillStep]byte
+
+// fillAhead makes room for n more bytes of a new log by writing zeros. A record
+// that makes its file longer costs a commit of the file system's journal, which
+// takes as long again as the sync of the record itself. Logs that Pebble uses
+// for the second time have their length already. Zeros behind the last record
+// are what such a log may have there too, and end the replay like the end of
+// the file. Where it fails the log grows as it would have.
+func (f *fenceFile) fillAhead(n int) {
+	if f.pos+int64(n) <= f.filled {
+		return
+	}
+	from := max(f.filled, f.pos)
+	if f.fs.change("preallocate", f.path, func() error { _, err := f.File.WriteAt(fillZeros[:], from); return err }) != nil {
+		f.ahead = false
+		return
+	}
+	f.filled = from + fillStep
+}
+
+// Write implements vfs.File. Pebble calls it from one goroutine at a time.
 func (f *fenceFile) Write(p []byte) (n int, err error) {
+	if f.ahead {
+		f.fillAhead(len(p))
+		defer func() { f.pos += int64(n) }()
+	}
 	err = f.fs.change("write", f.path, func() (err error) { n, err = f.File.Write(p); return err })
 	f.fs.stats.written(f.path, n)
 	return n, err

@@ -227,7 +227,11 @@ func (fs *fenceFS) Create(name string, cat vfs.DiskWriteCategory) (f vfs.File, e
 		}
 	}
 	err = fs.change("create", name, func() (err error) { f, err = fs.FS.Create(name, cat); return err })
-	return fs.wrap(f, name, false, err)
+	w, err := fs.wrap(f, name, false, err)
+	if err == nil {
+		w.(*fenceFile).ahead = strings.HasSuffix(name, ".log")
+	}
+	return w, err
 }
 
 // ReuseForWrite implements vfs.FS.

@@ -30,7 +30,7 @@ func (s *Store) flushLoop() {
 		case <-timer.C:
 		}
 		for s.roundDue() {
-			if r := s.flushRound(); r != nil {
+			if r := s.flushRound(timer); r != nil {
 				s.flushed <- r // waits until the round before is published
 			}
 		}
@@ -43,8 +43,9 @@ func (s *Store) flushLoop() {
 func (s *Store) roundDue() bool {
 	s.q.mu.Lock()
 	defer s.q.mu.Unlock()
-	return len(s.q.ops) > 0 && (s.q.urgent || len(s.q.ops) >= MaxRoundOps ||
-		time.Since(s.q.oldest) >= s.opts.RoundAge)
+	now := time.Now()
+	s.q.giveUp(now)
+	return len(s.q.ops) > 0 && (s.q.due() || now.Sub(s.q.oldest) >= s.opts.RoundAge)
 }
 
 // untilNext is how long the committer may sleep.
@@ -52,7 +53,12 @@ func (s *Store) untilNext() time.Duration {
 	s.q.mu.Lock()
 	defer s.q.mu.Unlock()
 	if len(s.q.ops) > 0 {
-		return max(0, s.opts.RoundAge-time.Since(s.q.oldest))
+		now := time.Now()
+		wait := s.opts.RoundAge - now.Sub(s.q.oldest)
+		if s.q.light > 0 && s.q.light < s.q.expect {
+			wait = min(wait, s.q.patience(now))
+		}
+		return max(0, wait)
 	}
 	if s.markOwed() {
 		return s.opts.IdleMark
@@ -78,33 +84,50 @@ type flushedRound struct {
 	set  []*op // as it was closed, barriers and failed operations included
 	live []*op // to be committed
 	top  uint64
+
+	batch *meta.Batch // of live
+	began time.Time
 }
 
 // flushRound closes a set, writes what was deferred, flushes, and withdraws what
 // did not become durable.
-func (s *Store) flushRound() *flushedRound {
+func (s *Store) flushRound(timer *time.Timer) *flushedRound {
 	s.roundMu.Lock()
 	defer s.roundMu.Unlock()
-	set := s.closeSet()
+	r := &flushedRound{began: time.Now(), batch: s.batches[s.count.rounds.Load()%2]} // the other one is being committed
+	io := s.newRoundIO()
+	set, more := s.closeSet(io, MaxRoundOps)
 	if len(set) == 0 {
 		return nil
 	}
+	if more {
+		for d := range io.devs {
+			if len(io.devs[d].parts[0].batch.Reqs) > 0 {
+				io.addMark(s, d)
+			}
+		}
+		io.start(s)
+		s.gather(timer)
+		late, _ := s.closeSet(io, MaxRoundOps-len(set))
+		set = append(set, late...)
+	}
 	s.count.rounds.Add(1)
-	s.writeDeferred(set)
 	if mutant.On(mutant.ApplyBeforeFlush) {
 		s.applyEarly(set)
 	}
+	failed := s.flushSet(io, set, func() { r.fill(set) })
 	if mutant.On(mutant.PublishBeforeCommit) {
 		s.publishEarly(set)
 	}
-	failed := s.flushSet(set)
 	if mutant.On(mutant.LateJoiner) {
-		late := s.closeSet()
-		s.writeDeferred(late)
+		io := s.newRoundIO()
+		late, _ := s.closeSet(io, MaxRoundOps)
+		io.start(s)
+		io.finish(s)
 		set = append(set, late...)
 		failed = append(failed, make([]error, len(set)-len(failed))...)
 	}
-	r := &flushedRound{set: set}
+	r.set, r.live = set, make([]*op, 0, len(set))
 	for i, o := range set {
 		r.top = max(r.top, o.gen)
 		switch {
@@ -119,55 +142,76 @@ func (s *Store) flushRound() *flushedRound {
 			}
 		}
 	}
+	if r.batch.Len() != len(r.live) {
+		r.fill(r.live)
+	}
 	return r
+}
+
+// fill makes the batch of the round.
+func (r *flushedRound) fill(ops []*op) {
+	r.batch.Reset()
+	var rec meta.Record
+	for _, o := range ops {
+		if o.kind != opBarrier {
+			addToBatch(r.batch, &rec, o)
+		}
+	}
 }
 
 // commitLoop commits rounds and publishes them.
 func (s *Store) commitLoop() {
 	defer s.loops.Done()
-	batch := meta.NewBatch()
 	for r := range s.flushed {
-		batch.Reset()
-		for _, o := range r.live {
-			addToBatch(batch, o)
-		}
-		err := s.commit(batch, r.top, len(r.live))
-		s.finishRound(r.set, r.live, r.top, err)
+		err := s.commit(r.batch, r.top, len(r.live))
+		s.finishRound(r, err)
 		s.settled(r.set)
 		s.marks.lastRound.Store(time.Now().UnixNano())
 		s.wake() // a mark is owed, or operations came meanwhile
 	}
 }
 
-// closeSet takes the finished operations, at most MaxRoundOps.
-func (s *Store) closeSet() []*op {
+// closeSet takes the finished operations into the round and plans their writes.
+func (s *Store) closeSet(io *roundIO, limit int) (set []*op, more bool) {
 	s.q.mu.Lock()
-	defer s.q.mu.Unlock()
-	n := min(len(s.q.ops), MaxRoundOps)
-	set := append([]*op(nil), s.q.ops[:n]...)
-	rest := copy(s.q.ops, s.q.ops[n:])
-	clear(s.q.ops[rest:])
-	s.q.ops = s.q.ops[:rest]
-	s.q.round = append(s.q.round, set...)
-	s.q.urgent = rest > 0 && s.q.urgent
-	s.q.oldest = time.Now()
-	if rest == 0 {
-		s.q.oldest = time.Time{}
-	}
-	return set
+	set, more = s.q.close(limit)
+	s.q.mu.Unlock()
+	io.add(s, set)
+	return set, more
 }
 
-func addToBatch(b *meta.Batch, o *op) {
+// gather waits for the second half of a set.
+func (s *Store) gather(timer *time.Timer) {
+	for {
+		now := time.Now()
+		s.q.mu.Lock()
+		s.q.giveUp(now)
+		due, wait := s.q.due(), s.q.patience(now)
+		s.q.mu.Unlock()
+		if due {
+			return
+		}
+		timer.Reset(wait)
+		select {
+		case <-s.kick:
+		case <-timer.C:
+		}
+	}
+}
+
+// addToBatch adds o to b, by way of r.
+func addToBatch(b *meta.Batch, r *meta.Record, o *op) {
 	if o.kind == opDelete {
 		b.Delete(o.ns.id, o.key)
 		return
 	}
-	b.Put(o.ns.id, o.key, o.next.record())
+	o.next.record(r)
+	b.Put(o.ns.id, o.key, r)
 }
 
-// record is the version as it stands in the metadata.
-func (v *version) record() *meta.Record {
-	r := &meta.Record{Gen: v.gen, Length: v.length}
+// record makes r the version as it stands in the metadata.
+func (v *version) record(r *meta.Record) {
+	*r = meta.Record{Gen: v.gen, Length: v.length, Extents: r.Extents[:0]}
 	switch {
 	case v.noCRC:
 		r.Flags |= meta.FlagNoChecksum
@@ -179,7 +223,6 @@ func (v *version) record() *meta.Record {
 	for _, e := range v.exts {
 		r.Extents = append(r.Extents, e.Pack())
 	}
-	return r
 }
 
 // commit makes the batch durable.
@@ -196,7 +239,8 @@ func (s *Store) commit(b *meta.Batch, top uint64, n int) error {
 }
 
 // finishRound publishes and answers.
-func (s *Store) finishRound(set, live []*op, top uint64, err error) {
+func (s *Store) finishRound(r *flushedRound, err error) {
+	set, live, top := r.set, r.live, r.top
 	if err != nil {
 		s.failRound(set, live, err)
 		return
@@ -206,7 +250,7 @@ func (s *Store) finishRound(set, live []*op, top uint64, err error) {
 		s.count.roundOps.Add(int64(len(live)))
 	}
 	s.q.mu.Lock()
-	s.q.leave(len(set))
+	s.q.leave(len(set), time.Since(r.began))
 	s.q.mu.Unlock()
 	for _, o := range live {
 		s.publish(o, top)
@@ -216,14 +260,6 @@ func (s *Store) finishRound(set, live []*op, top uint64, err error) {
 			s.decide(o, s.ReadOnly())
 		}
 	}
-}
-
-// leave forgets the n oldest operations of the rounds under way. The caller
-// holds q.mu.
-func (q *queue) leave(n int) {
-	rest := copy(q.round, q.round[n:])
-	clear(q.round[rest:])
-	q.round = q.round[:rest]
 }
 
 // publish ends a committed operation: a sync one becomes visible, and what it
@@ -269,8 +305,8 @@ func (s *Store) failRound(set, live []*op, err error) {
 	}
 	s.q.mu.Lock()
 	rest := s.q.ops
-	s.q.ops = nil
-	s.q.leave(len(set))
+	s.q.ops, s.q.light = nil, 0
+	s.q.leave(len(set), 0)
 	s.q.mu.Unlock()
 	for _, o := range live {
 		s.decide(o, base.Wrap(o.verb(), keyText(o.key), err))
@@ -333,6 +369,7 @@ func (s *Store) withdrawDevice(dev int) {
 	}
 	clear(s.q.ops[len(keep):])
 	s.q.ops = keep
+	s.q.light -= lightOps(gone)
 	s.q.mu.Unlock()
 	for _, o := range gone {
 		s.withdraw(o, s.stale(o))
@@ -355,7 +392,7 @@ func (s *Store) applyEarly(set []*op) {
 	var top uint64
 	for _, o := range set {
 		if o.kind != opBarrier {
-			addToBatch(b, o)
+			addToBatch(b, new(meta.Record), o)
 			top = max(top, o.gen)
 		}
 	}

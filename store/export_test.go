@@ -13,7 +13,7 @@ func (n *Namespace) DeleteGen(ctx context.Context, key []byte, o DeleteOptions) 
 		return 0, err
 	}
 	if !op.relaxed {
-		err = op.wait(ctx, "delete", keyText(key))
+		err = op.wait(ctx)
 	}
 	return op.gen, err
 }

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"sync"
 	"sync/atomic"
 
 	"github.com/ugds-store/ugds/driver"
@@ -22,28 +21,28 @@ type marker struct {
 // markOwed tells whether the last commit is not yet covered by a durable mark.
 func (s *Store) markOwed() bool { return !s.space.covers(s.marks.committed.Load()) }
 
-// flushSet flushes every device that holds data of the set, all at once, with a
-// mark for the previous commit among the data. It gives the error of each
-// operation whose data is not durable.
-func (s *Store) flushSet(set []*op) []error {
-	need := make([]bool, len(s.devs))
+// flushSet makes the set durable on every device that holds data of it, all at
+// once, with a mark for the previous commit among the data. It gives the error
+// of each operation whose data is not durable. meanwhile runs while the devices
+// write.
+func (s *Store) flushSet(io *roundIO, set []*op, meanwhile func()) []error {
 	first := -1
 	for _, o := range set {
 		for _, st := range o.stamps {
 			if first < 0 {
 				first = st.dev
 			}
-			need[st.dev] = !mutant.On(mutant.FirstDeviceOnly) || st.dev == first
+			io.devs[st.dev].flush = !mutant.On(mutant.FirstDeviceOnly) || st.dev == first
 		}
 	}
-	errs := s.flushDevices(need, s.markOwed())
+	s.runRound(io, meanwhile)
 	failed := make([]error, len(set))
 	for i, o := range set {
 		if o.err != nil { // its deferred write failed
 			failed[i] = base.Wrap(o.verb(), keyText(o.key), o.err)
 		}
 		for _, st := range o.stamps {
-			if err := errs[st.dev]; err != nil && failed[i] == nil {
+			if err := io.devs[st.dev].err; err != nil && failed[i] == nil {
 				failed[i] = base.Wrap(o.verb(), keyText(o.key), err)
 			}
 		}
@@ -56,31 +55,23 @@ func (s *Store) flushSet(set []*op) []error {
 	return failed
 }
 
-// flushDevices makes what the named devices completed durable, and on the way
-// writes a mark of the last commit.
-func (s *Store) flushDevices(need []bool, withMark bool) []error {
-	errs := make([]error, len(s.devs))
-	var wg sync.WaitGroup
-	var marked atomic.Bool
-	gen := s.marks.committed.Load()
-	for d, yes := range need {
-		if !yes {
-			continue
+// runRound writes and flushes, and frees what a mark that became durable covers.
+func (s *Store) runRound(io *roundIO, meanwhile func()) {
+	for d := range io.devs {
+		if io.devs[d].flush {
+			io.addMark(s, d)
 		}
-		wg.Go(func() {
-			inc := s.devs[d].Incarnation()
-			wrote := withMark && s.writeMark(d, gen) == nil
-			if errs[d] = s.flushDevice(d); errs[d] == nil && wrote && s.devs[d].Incarnation() == inc {
-				marked.Store(true)
-			}
-		})
 	}
-	wg.Wait()
-	if marked.Load() {
-		s.count.marks.Add(1)
-		s.covered(gen)
+	io.start(s)
+	meanwhile()
+	io.finish(s)
+	for d := range io.devs {
+		if io.devs[d].mark && s.devs[d].Incarnation() == io.devs[d].inc {
+			s.count.marks.Add(1)
+			s.covered(io.gen)
+			return
+		}
 	}
-	return errs
 }
 
 func (s *Store) flushDevice(d int) error {
@@ -90,17 +81,12 @@ func (s *Store) flushDevice(d int) error {
 	return driver.Flush(context.Background(), s.devs[d])
 }
 
-// writeMark writes the next mark of device d.
-func (s *Store) writeMark(d int, gen uint64) error {
+// markReq is the write of the next mark of device d.
+func (s *Store) markReq(d int, gen uint64) driver.Request {
 	s.marks.seq[d]++
 	io, seq := s.ios[d], s.marks.seq[d]
 	encodeMark(io.scratch(0), s.layout.StoreID, s.layout.Devices[d].ID, mark{s.marks.epoch, seq, gen})
-	err := driver.Do(context.Background(), io.dev,
-		io.writeReq(0, marksOff+int64(seq%marksCount)*base.StoreBlock))
-	if err == nil {
-		s.paths.Add(ownWrite, base.StoreBlock)
-	}
-	return err
+	return io.writeReq(0, marksOff+int64(seq%marksCount)*base.StoreBlock)
 }
 
 // ownWrite counts the store's own blocks: marks and superblocks.
@@ -120,9 +106,10 @@ func (s *Store) markRound(ctx context.Context) error {
 	}
 	var last error
 	for d := range s.devs {
-		need := make([]bool, len(s.devs))
-		need[d] = true
-		last = s.flushDevices(need, true)[d]
+		io := s.newRoundIO()
+		io.devs[d].flush = true
+		s.runRound(io, func() {})
+		last = io.devs[d].err
 		if s.space.covers(gen) {
 			return nil
 		}

@@ -2,7 +2,7 @@ package store
 
 import (
 	"context"
-	"sync"
+	"slices"
 	"time"
 
 	"github.com/ugds-store/ugds/alloc"
@@ -34,8 +34,10 @@ type op struct {
 	old    version // the durable version before, if hasOld
 	hasOld bool
 	stamps []stamp // puts: the devices written, and their incarnations then
+	stamp  [1]stamp
 	// buf holds the data of a small sync put until its round wrote it.
-	buf stageBuf
+	buf   stageBuf
+	light bool // its caller waits, and only a round is missing: small sync puts, sync deletes
 
 	err  error
 	done chan struct{} // closed when decided; err is valid then
@@ -43,27 +45,18 @@ type op struct {
 
 // wait returns the operation's answer. When ctx ends first the operation goes
 // on, and may still happen.
-func (o *op) wait(ctx context.Context, what, object string) error {
+func (o *op) wait(ctx context.Context) error {
 	select {
 	case <-o.done:
 		return o.err
 	case <-ctx.Done():
-		return base.WithHint(base.Errorf(what, object, ErrTimeout, "%w", ctx.Err()),
+		object := "store"
+		if o.kind != opBarrier {
+			object = keyText(o.key)
+		}
+		return base.WithHint(base.Errorf(o.verb(), object, ErrTimeout, "%w", ctx.Err()),
 			"it was not awaited and may still happen")
 	}
-}
-
-// queue holds finished operations in commit order. An operation gets its
-// generation when it enters.
-type queue struct {
-	mu      sync.Mutex
-	ops     []*op
-	round   []*op // of the rounds under way, in order
-	gen     uint64
-	relaxed int64     // bytes of relaxed puts not yet decided
-	oldest  time.Time // when the first relaxed operation of ops entered
-	urgent  bool      // somebody waits
-	room    chan struct{}
 }
 
 // claim reserves the key for o. It gives the operation that holds the key if
@@ -134,12 +127,16 @@ func (s *Store) decide(o *op, err error) {
 	close(o.done)
 }
 
-// stampsOf notes the incarnations of the devices of v, before they are written.
-func (s *Store) stampsOf(v *version) (out []stamp) {
-	for _, d := range devicesOf(v.exts) {
-		out = append(out, stamp{d, s.devs[d].Incarnation()})
+// stampsOf notes the incarnations of the devices of v, before they are written,
+// behind dst.
+func (s *Store) stampsOf(dst []stamp, v *version) []stamp {
+	for _, e := range v.exts {
+		d := int(e.Dev)
+		if !slices.ContainsFunc(dst, func(st stamp) bool { return st.dev == d }) {
+			dst = append(dst, stamp{d, s.devs[d].Incarnation()})
+		}
 	}
-	return out
+	return dst
 }
 
 // stale reports the first device that stopped since o was written.
@@ -162,7 +159,7 @@ func (s *Store) enqueue(o *op, next version, stamps []stamp) error {
 	o.next, o.stamps = next, stamps // under sh.mu: readers find the operation in sh.busy
 	err := s.enqueueLocked(o)
 	// A relaxed operation that joins others finds the committer's timer running.
-	due := s.q.urgent || len(s.q.ops) == 1
+	due := s.q.due() || len(s.q.ops) == 1
 	s.q.mu.Unlock()
 	o.sh.mu.Unlock()
 	if err != nil {
@@ -194,13 +191,15 @@ func (s *Store) enqueueLocked(o *op) error {
 		if err := s.show(o, true); err != nil {
 			return err
 		}
-		if len(s.q.ops) == 0 || s.q.oldest.IsZero() {
-			s.q.oldest = time.Now()
-		}
 		s.q.relaxed += o.next.length
 		s.q.urgent = s.q.urgent || s.q.relaxed > s.opts.VolatileBytes/2 || len(s.q.ops) >= MaxRoundOps
+	} else if o.light = o.kind == opDelete || o.buf.ok(); o.light {
+		s.q.light++
 	} else {
 		s.q.urgent = true
+	}
+	if len(s.q.ops) == 0 {
+		s.q.oldest = time.Now()
 	}
 	s.q.gen++
 	o.gen = s.q.gen

@@ -205,7 +205,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 func newStore(o Options, p *opening) *Store {
 	s := &Store{opts: o, layout: p.layout, devs: p.devs, ios: p.ios, hash: newHasher(p.key),
 		ns: make(map[string]*nsState), nsByID: make(map[uint32]*nsState),
-		kick: make(chan struct{}, 1), flushed: make(chan *flushedRound), stop: make(chan struct{}), memAlign: 1}
+		kick: make(chan struct{}, 1), flushed: make(chan *flushedRound), stop: make(chan struct{}), memAlign: 1,
+		batches: [2]*meta.Batch{meta.NewBatch(), meta.NewBatch()}}
 	s.disc.wake = make(chan struct{}, 1)
 	s.marks.seq = p.seq
 	s.gpu = newGPUSide(s, o.GPU)

@@ -31,6 +31,11 @@ type putItem struct {
 	op *op
 	it item
 	pi *PutItem
+
+	// One allocation instead of many for a value with one extent and one piece.
+	own op // op, unless a Writer made it
+	ext [1]alloc.Extent
+	sum [1]uint32
 }
 
 // Put stores the value under key. When it returns nil the value is visible, and
@@ -67,8 +72,10 @@ func (n *Namespace) PutBatch(ctx context.Context, items []PutItem) {
 	var bytes int64
 	var held []*gpuItem
 	flush := func() {
-		queued = append(queued, n.s.writeChunk(ctx, chunk)...)
-		chunk, bytes = nil, 0
+		if len(chunk) > 0 {
+			queued = append(queued, n.s.writeChunk(ctx, chunk)...)
+			chunk, bytes = nil, 0
+		}
 	}
 	for i := range items {
 		p := n.newPut(&items[i])
@@ -88,6 +95,13 @@ func (n *Namespace) PutBatch(ctx context.Context, items []PutItem) {
 			p.pi.Err = err
 			continue
 		}
+		if n.s.deferWrite(ctx, p) {
+			// Queued at once: we may not hold its buffer while we wait for more.
+			if n.s.finishPut(p) {
+				queued = append(queued, p)
+			}
+			continue
+		}
 		chunk = append(chunk, p)
 		if bytes += p.it.v.length; bytes >= chunkBytes || len(chunk) >= chunkItems {
 			flush()
@@ -98,7 +112,7 @@ func (n *Namespace) PutBatch(ctx context.Context, items []PutItem) {
 		g.release()
 	}
 	for _, p := range queued {
-		if p.pi.Err = p.op.wait(ctx, "put", keyText(p.op.key)); p.pi.Err != nil {
+		if p.pi.Err = p.op.wait(ctx); p.pi.Err != nil {
 			p.pi.Generation = 0
 		}
 	}
@@ -117,8 +131,9 @@ func (n *Namespace) newPut(pi *PutItem) *putItem {
 	if pi.Err != nil {
 		return nil
 	}
-	p := &putItem{pi: pi, op: n.newOp(opPut, pi.Key, pi.Durability)}
-	p.it = item{v: version{length: pi.Value.Size(), noCRC: pi.NoChecksum}, cur: cursor{bufs: pi.Value}}
+	p := &putItem{pi: pi}
+	p.op = n.initOp(&p.own, opPut, pi.Key, pi.Durability)
+	p.it = item{v: version{length: pi.Value.Size(), noCRC: pi.NoChecksum, sums: p.sum[:0]}, cur: cursor{bufs: pi.Value}}
 	if pi.Err = n.s.holdGPU("put", &p.it); pi.Err != nil {
 		return nil
 	}
@@ -126,7 +141,11 @@ func (n *Namespace) newPut(pi *PutItem) *putItem {
 }
 
 func (n *Namespace) newOp(kind opKind, key []byte, d Durability) *op {
-	o := &op{kind: kind, relaxed: d == Relaxed, ns: n.ns, key: append([]byte(nil), key...),
+	return n.initOp(new(op), kind, key, d)
+}
+
+func (n *Namespace) initOp(o *op, kind opKind, key []byte, d Durability) *op {
+	*o = op{kind: kind, relaxed: d == Relaxed, ns: n.ns, key: append([]byte(nil), key...),
 		fp: n.s.hash.of(n.ns.id, key), done: make(chan struct{})}
 	o.sh = n.s.idx.shard(o.fp)
 	return o
@@ -141,19 +160,11 @@ func (s *Store) writeChunk(ctx context.Context, chunk []*putItem) (queued []*put
 		if p.op.relaxed {
 			p.it.err = s.waitVolatile(ctx, p.it.v.length)
 		}
-		if p.it.err == nil {
-			p.it.v.exts, p.it.err = s.allocate(ctx, p.it.v.length)
-		}
-		// A deferred put is queued at once: its buffer may not be held by us while
-		// we wait for more of them.
-		if p.it.err == nil && s.deferWrite(p) {
-			if s.finishPut(p) {
-				queued = append(queued, p)
-			}
-			continue
+		if p.it.err == nil && p.it.v.exts == nil {
+			p.it.v.exts, p.it.err = s.allocate(ctx, p.ext[:0], p.it.v.length)
 		}
 		if written = append(written, p); p.it.err == nil {
-			p.it.stamps = s.stampsOf(&p.it.v)
+			p.it.stamps = s.stampsOf(p.op.stamp[:0], &p.it.v)
 			r.writeFrom(&p.it, 0, p.it.v.length)
 		}
 	}
@@ -241,16 +252,16 @@ func (r *runner) writeDirect(it *item, off, n int64) int64 {
 			return 0
 		}
 		for _, sg := range segs[at:] {
-			b := sg.Region.Bytes(sg.Off, sg.Len)
-			if b == nil {
-				it.v.noCRC = true // the processor cannot read it
-				break
-			}
-			if !it.v.noCRC && it.gpu == nil {
-				it.crc = crcOf(it.crc, b)
-			}
+			// The processor cannot read some memory.
+			it.v.noCRC = it.v.noCRC || sg.Region.Bytes(sg.Off, sg.Len) == nil
 		}
 		f.addDirect(it, off, got, at)
+		if f.full() {
+			r.launch() // the device writes while the processor computes the checksum
+		}
+		for i := at; r.err == nil && !it.v.noCRC && it.gpu == nil && i < len(segs); i++ {
+			it.crc = crcOf(it.crc, segs[i].Region.Bytes(segs[i].Off, segs[i].Len))
+		}
 		return got
 	}
 	return 0
@@ -331,7 +342,7 @@ func (n *Namespace) DeleteBatch(ctx context.Context, keys [][]byte, o DeleteOpti
 	}
 	for i, op := range ops {
 		if op != nil && !op.relaxed {
-			errs[i] = op.wait(ctx, "delete", keyText(keys[i]))
+			errs[i] = op.wait(ctx)
 		}
 	}
 	return errs

@@ -134,11 +134,11 @@ func (r *reuse) waiting() int64 {
 	return r.bytes
 }
 
-// allocate finds space for n bytes. When there is none it makes deletes that
+// allocate finds space for n bytes and appends it to dst. When there is none it makes deletes that
 // are on their way durable and marked, and waits for discards, before it gives
 // up with ErrNoSpace.
-func (s *Store) allocate(ctx context.Context, n int64) ([]alloc.Extent, error) {
-	return s.allocWith(ctx, func() ([]alloc.Extent, error) { return s.pool.Alloc(nil, n) })
+func (s *Store) allocate(ctx context.Context, dst []alloc.Extent, n int64) ([]alloc.Extent, error) {
+	return s.allocWith(ctx, func() ([]alloc.Extent, error) { return s.pool.Alloc(dst, n) })
 }
 
 func (s *Store) allocWith(ctx context.Context, try func() ([]alloc.Extent, error)) ([]alloc.Extent, error) {

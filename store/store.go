@@ -41,6 +41,7 @@ type Store struct {
 	roundMu sync.Mutex // one flush of a round, mark or withdrawal at a time
 	marks   marker     // guarded by roundMu
 	ios     []*blockIO // guarded by roundMu
+	batches [2]*meta.Batch
 
 	roErr   atomic.Pointer[error] // why the store takes no changes
 	sticky  atomic.Pointer[error] // a withdrawn relaxed operation that no Flush told of
@@ -201,11 +202,14 @@ func (s *Store) Flush(ctx context.Context) error {
 func (s *Store) barrier(ctx context.Context) error {
 	o := &op{kind: opBarrier, done: make(chan struct{})}
 	s.q.mu.Lock()
+	if len(s.q.ops) == 0 {
+		s.q.oldest = time.Now()
+	}
 	s.q.ops = append(s.q.ops, o)
 	s.q.urgent = true
 	s.q.mu.Unlock()
 	s.wake()
-	return o.wait(ctx, "flush", "store")
+	return o.wait(ctx)
 }
 
 // Close refuses new calls, waits for those inside, makes everything durable and

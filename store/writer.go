@@ -91,7 +91,7 @@ func (w *Writer) send(from int64) error {
 	s := w.n.s
 	w.it.v.length = from + int64(len(w.buf))
 	w.it.cur = cursor{bufs: Bytes(w.buf)}
-	w.it.stamps = mergeStamps(w.it.stamps, s.stampsOf(&w.it.v))
+	w.it.stamps = mergeStamps(w.it.stamps, s.stampsOf(nil, &w.it.v))
 	r := &runner{s: s, ctx: w.ctx, op: driver.OpWrite}
 	r.writeFrom(&w.it, from, int64(len(w.buf)))
 	exts := w.it.v.exts
@@ -140,7 +140,7 @@ func (w *Writer) commit() error {
 	s := w.n.s
 	if len(w.buf) > 0 {
 		from := w.it.v.length
-		exts, err := s.allocate(w.ctx, int64(len(w.buf)))
+		exts, err := s.allocate(w.ctx, nil, int64(len(w.buf)))
 		if err != nil {
 			return base.Wrap("put", keyText(w.op.key), err)
 		}
@@ -165,7 +165,7 @@ func (w *Writer) commit() error {
 	if w.op.relaxed {
 		return nil
 	}
-	return w.op.wait(w.ctx, "put", keyText(w.op.key))
+	return w.op.wait(w.ctx)
 }
 
 // Abort gives the space back. After Close it does nothing.
