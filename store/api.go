@@ -97,7 +97,8 @@ type FormatOptions struct {
 // Range is a piece of memory that a value comes from or goes to: either Bytes, or
 // [Off, Off+Len) of a Region, or of the GPU memory that begins at GPU. Plain bytes
 // are copied through a bounce buffer and counted as staged; a region's whole blocks
-// go direct. GPU memory passes a bounce buffer too, and is counted with the reason.
+// go direct, except those of sync puts of up to 16 KiB in a store that is not
+// strict: they are copied, so that many callers share one write. GPU memory passes a bounce buffer too, and is counted with the reason.
 // It must not be freed before the call returned, and what the GPU itself writes or
 // reads there must have ended, or begin after the call.
 type Range struct {

@@ -10,7 +10,7 @@ import (
 	"github.com/ugds-store/ugds/meta"
 )
 
-// A round goes through two goroutines, so that the flush of one round overlaps
+// A round goes through two goroutines, so that the flush of one round can overlap
 // the commit of the round before. flushLoop closes the set and makes its data
 // durable; commitLoop commits and publishes, one round after the other in their
 // order.
@@ -101,12 +101,7 @@ func (s *Store) flushRound(timer *time.Timer) *flushedRound {
 		return nil
 	}
 	if more {
-		for d := range io.devs {
-			if len(io.devs[d].parts[0].batch.Reqs) > 0 {
-				io.addMark(s, d)
-			}
-		}
-		io.start(s)
+		io.startEarly(s)
 		s.gather(timer)
 		late, _ := s.closeSet(io, MaxRoundOps-len(set))
 		set = append(set, late...)

@@ -95,6 +95,16 @@ func (r *roundIO) addMark(s *Store, d int) {
 	}
 }
 
+// startEarly submits the first half of a set, with the marks.
+func (r *roundIO) startEarly(s *Store) {
+	for d := range r.devs {
+		if len(r.devs[d].parts[0].batch.Reqs) > 0 {
+			r.addMark(s, d)
+		}
+	}
+	r.start(s)
+}
+
 // start submits what was added.
 func (r *roundIO) start(s *Store) {
 	for d := range r.devs {
