@@ -41,6 +41,18 @@ func (s *spy) take() [][]driver.Request {
 	return b
 }
 
+// flushing tells whether a flush was submitted since.
+func (s *spy) flushing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, b := range s.batches {
+		if b[0].Op == driver.OpFlush {
+			return true
+		}
+	}
+	return false
+}
+
 // spied is a store whose device is spied on and answers through hooks.
 func spied(t *testing.T, hooks file.Hooks, tune func(*store.Options)) (*box, *spy) {
 	t.Helper()
@@ -64,13 +76,14 @@ func isMark(r *driver.Request) bool {
 
 // crowd lets n callers put at once while a flush is held back, and gives their
 // errors. then runs once all of them wait for the round after that.
-func crowd(t *testing.T, b *box, hold *atomic.Bool, n int, then func()) []error {
+func crowd(t *testing.T, b *box, s *spy, hold *atomic.Bool, n int, then func()) []error {
 	t.Helper()
 	hold.Store(true)
+	s.take()
 	var wg sync.WaitGroup
 	var first error
 	wg.Go(func() { first = b.ns.Put(bg, []byte("first"), store.Bytes(fill(1, 4096)), store.PutOptions{}) })
-	waitFor(t, func() bool { return b.s.Stats().NotDurable == 1 })
+	waitFor(t, s.flushing)
 	errs := make([]error, n)
 	for i := range n {
 		wg.Go(func() {
@@ -110,7 +123,7 @@ func TestRoundWritesAndFlushesOnce(t *testing.T) {
 	if err := b.ns.Put(bg, []byte("before"), store.Bytes(fill(9, 100)), store.PutOptions{}); err != nil {
 		t.Fatal(err) // so that a mark is owed
 	}
-	for _, err := range crowd(t, b, &hold, n, func() { s.take() }) {
+	for _, err := range crowd(t, b, s, &hold, n, func() { s.take() }) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -161,10 +174,10 @@ func TestFailedMergedWrite(t *testing.T) {
 		}
 		return res
 	}
-	b, _ := spied(t, hooks, nil)
+	b, s := spied(t, hooks, nil)
 	var wg sync.WaitGroup
 	var large error
-	for _, err := range crowd(t, b, &hold, n, func() {
+	for _, err := range crowd(t, b, s, &hold, n, func() {
 		wg.Go(func() {
 			large = b.ns.Put(bg, []byte("large"), store.Bytes(fill(5, 200000)), store.PutOptions{})
 		})
