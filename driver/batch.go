@@ -61,7 +61,8 @@ type Batch struct {
 	Reqs []Request
 
 	left     atomic.Int64
-	done     chan struct{} // holds one token once the last entry ended
+	done     chan struct{} // holds one token once the last entry ended, if sleeps
+	sleeps   atomic.Bool   // somebody may sleep until then
 	active   atomic.Bool
 	poller   Poller
 	canceled atomic.Bool
@@ -81,9 +82,9 @@ type WaitDone struct{}
 
 // PollBatch waits for the last entry to end.
 func (WaitDone) PollBatch(ctx context.Context, b *Batch) error {
-	for !b.Ended() { // a token may be left over from the batch's last use
+	for done := b.EndedC(); !b.Ended(); { // a token may be left over from the batch's last use
 		select {
-		case <-b.done:
+		case <-done:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -115,6 +116,9 @@ func (b *Batch) Start(p Poller) error {
 			r.Err = nil
 		}
 	}
+	if b.sleeps.Load() {
+		b.sleeps.Store(false)
+	}
 	b.poller = p
 	b.left.Store(int64(len(b.Reqs)))
 	return nil
@@ -143,7 +147,7 @@ func (b *Batch) Answer(i int, done int64, err error) {
 func (b *Batch) EndN(n int) (last bool) {
 	left := b.left.Add(-int64(n))
 	switch {
-	case left == 0:
+	case left == 0 && b.sleeps.Load(): // who sets it looks at left afterwards
 		select {
 		case b.done <- struct{}{}:
 		default: // a stale token wakes the waiter just as well
@@ -181,8 +185,12 @@ func (b *Batch) NotSent(op Op, target string) error {
 func (b *Batch) Ended() bool { return b.left.Load() == 0 }
 
 // EndedC wakes pollers: it is readable at some time after the last entry ended.
-// It may also be readable early, so look at Ended again.
-func (b *Batch) EndedC() <-chan struct{} { return b.done }
+// It may also be readable early, so look at Ended again; and look at Ended after the
+// call, before sleeping.
+func (b *Batch) EndedC() <-chan struct{} {
+	b.sleeps.Store(true)
+	return b.done
+}
 
 // Wait returns nil once every entry ended; the entries hold their own errors.
 // If ctx ends first it returns an ErrTimeout that wraps the context's error:

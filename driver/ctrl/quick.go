@@ -179,10 +179,8 @@ func (q *queue) answer(done []uint16) (n int) {
 	}
 	q.load -= load
 	t.load += load
-	t.bytes[driver.OpWrite] += written
-	t.bytes[driver.OpRead] += load - written
-	t.ops[driver.OpWrite] += int64(writes)
-	t.ops[driver.OpRead] += int64(n - writes)
+	t.count(driver.OpWrite, writes, written)
+	t.count(driver.OpRead, n-writes, load-written)
 	t.holds += uint32(n)
 	t.ended += n
 	return n

@@ -1,6 +1,7 @@
 package ctrl
 
 import (
+	"math/bits"
 	"sync"
 	"sync/atomic"
 
@@ -76,6 +77,7 @@ type tally struct {
 	d      *Device
 	load   int64 // bytes of the window that are free again
 	bulk   int64
+	used   uint8 // a bit for each operation that something is counted for
 	ops    [driver.OpWriteZeroes + 1]int64
 	bytes  [driver.OpWriteZeroes + 1]int64
 	region *driver.Region
@@ -90,6 +92,7 @@ func (t *tally) command(r *request, whole bool, off, n int64, err error) {
 	op := r.entry().Op
 	switch {
 	case err == nil:
+		t.used |= 1 << op
 		t.bytes[op] += n
 	case whole:
 		t.failed(r, off, err)
@@ -102,6 +105,15 @@ func (t *tally) command(r *request, whole bool, off, n int64, err error) {
 		return
 	}
 	t.unref(r)
+}
+
+// count adds n requests of an operation that have succeeded, and bytes.
+func (t *tally) count(op driver.Op, n int, bytes int64) {
+	if n > 0 {
+		t.used |= 1 << op
+		t.ops[op] += int64(n)
+		t.bytes[op] += bytes
+	}
 }
 
 // unref drops one command of a request of several, or its issuer; the last one ends
@@ -131,7 +143,7 @@ func (t *tally) succeeded(r *request) {
 	if e.Op == driver.OpFlush {
 		done = 0
 	}
-	t.ops[e.Op]++
+	t.count(e.Op, 1, 0)
 	t.answer(r, done, nil)
 }
 
@@ -165,7 +177,9 @@ func (t *tally) answer(r *request, done int64, err error) {
 // switchTo makes the tally one of a submission and of a region.
 func (t *tally) switchTo(run *run, region *driver.Region) {
 	if run != t.run {
-		t.publish()
+		if t.run != nil {
+			t.publish()
+		}
 		t.run = run
 	}
 	if region != t.region {
@@ -195,11 +209,10 @@ func (t *tally) publish() {
 		d.bulk.Add(-t.bulk)
 		t.bulk = 0
 	}
-	for op := range t.ops {
-		if n := t.bytes[op]; n != 0 {
-			d.count.bytes[op].Add(n)
-			t.bytes[op] = 0
-		}
+	for ; t.used != 0; t.used &= t.used - 1 {
+		op := bits.TrailingZeros8(t.used)
+		d.count.bytes[op].Add(t.bytes[op])
+		t.bytes[op] = 0
 		if n := t.ops[op]; n != 0 {
 			d.count.ops[op].Add(n)
 			t.ops[op] = 0

@@ -77,7 +77,9 @@ func (d *Device) Submit(ctx context.Context, b *driver.Batch) error {
 		i += n
 	}
 	u.leave()
-	u.tally.publish()
+	if u.tally.run != nil {
+		u.tally.publish()
+	}
 	if u.place != nil {
 		g.line.leave(u.place)
 	}
