@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"syscall"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/ugds-store/ugds/driver/ctrl"
 	"github.com/ugds-store/ugds/driver/hw/sim"
+	"github.com/ugds-store/ugds/driver/nvme"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/meta"
 	"github.com/ugds-store/ugds/meta/metatest"
@@ -147,5 +149,95 @@ func TestH11StagingFull(t *testing.T) {
 		if got, err := b.ns.GetBytes(bg, keyN(i), store.GetOptions{}); err != nil || !bytes.Equal(got, value) {
 			t.Errorf("put %d: %v", i, err)
 		}
+	}
+}
+
+// TestSSDAlone: one controller of a pool stops under a living process, in each of the
+// ways in which it can. The driver notices, isolates and resets it; what no flush had
+// covered goes back to its last durable value, on that device alone; the store goes
+// on.
+func TestSSDAlone(t *testing.T) {
+	stops := map[string]func(s *sim.Sim){
+		"power": func(s *sim.Sim) { s.Power() },
+		"fatal": func(s *sim.Sim) { s.Fatal() },
+		"link":  func(s *sim.Sim) { s.Ones() },
+		"deadline": func(s *sim.Sim) {
+			s.Script(sim.Rule{Kind: sim.FaultLoseCompletion, Ops: []nvme.Opcode{nvme.OpRead}, Count: 1})
+		},
+	}
+	for n := 1; n <= 3; n++ {
+		for name, stop := range stops {
+			t.Run(fmt.Sprintf("%s/%d", name, n), func(t *testing.T) {
+				ssdAlone(t, n, stop)
+			})
+		}
+	}
+}
+
+func ssdAlone(t *testing.T, n int, stop func(s *sim.Sim)) {
+	o := ctrl.Options{Watch: time.Millisecond, Deadline: ctrl.Deadlines{ReadWrite: 300 * time.Millisecond}}
+	b := kind{models: []model{{"sim:lba=512,mdts=2", o}, {"sim:lba=4096", o}, {"sim:lba=512,mqes=8", o}}}.newBox(t,
+		box{sizes: []int64{64 << 20, 64 << 20, 64 << 20}[:n], tune: func(o *store.Options) { o.RoundAge = time.Hour }})
+	sub := b.s.Subscribe(10_000)
+	defer sub.Close()
+	const keys = 12
+	value := func(version uint64, i int) []byte { // of many sizes, so that slabs of every device are used
+		return fill(version<<8+uint64(i), 5000+4000*i*i)
+	}
+	for i := range keys {
+		if err := b.ns.Put(bg, keyN(i), store.Bytes(value(1, i)), store.PutOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	victim, before := -1, b.s.Stats().Devices
+	for i := range keys {
+		if err := b.ns.Put(bg, keyN(i), store.Bytes(value(2, i)), store.PutOptions{Replace: true, Durability: store.Relaxed}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, d := range b.s.Stats().Devices {
+		if d.WriteBytes > before[i].WriteBytes {
+			victim = i
+		}
+	}
+	stop(b.sims[victim])
+	for i := range keys { // a read finds out, if it needs one
+		_, _ = b.ns.GetBytes(bg, keyN(i), store.GetOptions{})
+	}
+	for e := next(t, sub, store.EventDevice); e.Err != nil; e = next(t, sub, store.EventDevice) {
+		if e.Device != victim {
+			t.Errorf("device %d stopped: %v", e.Device, e.Err)
+		}
+	}
+	if err := b.s.Flush(bg); err != nil {
+		t.Logf("flush: %v", err) // tells what was lost
+	}
+	lost := 0
+	check := func(when string) {
+		t.Helper()
+		lost = 0
+		for i := range keys {
+			switch got, err := b.ns.GetBytes(bg, keyN(i), store.GetOptions{}); {
+			case err != nil:
+				t.Errorf("%s: key %d: %v", when, i, err)
+			case bytes.Equal(got, value(1, i)):
+				lost++
+			case !bytes.Equal(got, value(2, i)):
+				t.Errorf("%s: key %d has the bytes of no put", when, i)
+			}
+		}
+	}
+	check("after the reset")
+	if lost == 0 || n > 1 && lost == keys {
+		t.Errorf("%d of %d values went back on a pool of %d", lost, keys, n)
+	}
+	if err := b.ns.Put(bg, []byte("on"), store.Bytes(value(3, 1)), store.PutOptions{}); err != nil {
+		t.Errorf("put after the reset: %v", err)
+	}
+	was := lost
+	b.reopen()
+	check("after opening again")
+	if lost != was {
+		t.Errorf("%d values had gone back, %d after opening again", was, lost)
 	}
 }

@@ -20,7 +20,7 @@ var layers = []layer{
 	{"cmd/...", []string{"*"}, nil},
 	{"tools/...", []string{"*"}, nil},
 	{"store", []string{"driver", "gpu", "gpu/xfer", "alloc", "meta"},
-		[]string{"store/...", "driver/drivertest", "driver/file", "driver/ctrl", "driver/hw/sim", "gpu/host", "meta/metatest"}},
+		[]string{"store/...", "driver/drivertest", "driver/file", "driver/ctrl", "driver/hw/sim", "driver/nvme", "gpu/host", "meta/metatest"}},
 	{"store/...", []string{"store", "store/...", "driver", "driver/drivertest", "driver/file", "driver/ctrl", "driver/hw/sim", "driver/nvme",
 		"gpu", "gpu/xfer", "alloc", "meta", "meta/metatest"}, nil},
 	{"meta", nil, []string{"meta/metatest"}},
