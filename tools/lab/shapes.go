@@ -50,7 +50,7 @@ const (
 // others have nothing to do with how completions are noticed, and run polled only.
 const skipped = `^TestDeviceContract$/./^(I04ContextEndsWait|CloseInFlight|IsolateInFlight|ResetBounded|FailedEntry|FailedFlushIsolates)$` +
 	`|^TestDeviceContract$/^(interrupts|hybrid)$/^(Geometry|C[0-9].*|MixedBatch|BatchLimits|Fields|StaleGeneration|AttachDetach|WriteZeroes|` +
-	`Discard|I10Counters|AfterClose)$`
+	`Discard|I10Counters|AfterClose)$|^TestStoreChild$`
 
 // ssd is an NVMe controller with one namespace on a disk image.
 func ssd(n int, options string) []string {
@@ -121,7 +121,7 @@ var bindImages = []image{{"ssd0.raw", diskSize}, {"ssd1.raw", smallDisk}}
 
 // kdrvSuites run through the repository's kernel module.
 var kdrvSuites = []suite{{name: "kdrv", pkg: "tools/lab/guest",
-	args: []string{"-transport", "kdrv", "-test.run", "^Test(Kdrv|Seam|Device)", "-test.skip", skipped + "|^TestKdrvChild$"}}}
+	args: []string{"-transport", "kdrv", "-test.run", "^Test(Kdrv|Seam|Device|Store)", "-test.skip", skipped + "|^TestKdrvChild$"}}}
 
 // shapes are the machines of the lab. One without suites is not booted.
 var shapes = []shape{

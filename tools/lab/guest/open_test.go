@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -217,4 +218,22 @@ func expectFaults(t testing.TB) {
 		time.Sleep(200 * time.Millisecond) // the kernel tells from a thread of its own
 		kernelSays(t, "ugds-lab: no more")
 	})
+}
+
+// safeBuffer collects what a child writes while it is read.
+type safeBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *safeBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *safeBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
 }
