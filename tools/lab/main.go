@@ -24,6 +24,7 @@ import (
 var options struct {
 	full, keep, update, verbose bool
 	shape, run, cache, accel    string
+	seed                        uint64
 }
 
 func say(format string, args ...any) { fmt.Printf("lab: "+format+"\n", args...) }
@@ -36,6 +37,7 @@ func main() {
 	flag.StringVar(&options.shape, "shape", "", "only shapes that match")
 	flag.StringVar(&options.run, "run", "", "only tests that match, as for go test")
 	flag.StringVar(&options.cache, "cache", os.Getenv("UGDS_LAB_CACHE"), "folder for kernels")
+	flag.Uint64Var(&options.seed, "seed", 0, "of the power cuts; 0 takes one from the clock")
 	flag.StringVar(&options.accel, "accel", "", "kvm or tcg; found by itself when empty")
 	flag.Parse()
 	code, err := lab()
@@ -101,7 +103,11 @@ func runShapes(b *builder, pattern *regexp.Regexp) (int, error) {
 		}
 		ran++
 		begin := time.Now()
-		r, err := runShape(b, s)
+		run := runShape
+		if s.cuts > 0 {
+			run = func(b *builder, s *shape) (*result, error) { return runCuts(b, s, s.cuts) }
+		}
+		r, err := run(b, s)
 		if err != nil {
 			return 2, fmt.Errorf("shape %s: %w", s.name, err)
 		}

@@ -12,6 +12,7 @@ var programs = []struct{ program, pkg string }{
 	{"qemu-system-x86_64", "qemu-system-x86"},
 	{"busybox", "busybox-static"},
 	{"xz", "xz-utils"},
+	{"mkfs.ext4", "e2fsprogs"},
 	{"make", "make"},
 	{"gcc", "gcc"},
 }

@@ -134,3 +134,9 @@ func (b *boot) said(log, text string) bool {
 	data, err := os.ReadFile(b.path(log))
 	return err == nil && bytes.Contains(data, []byte(text))
 }
+
+// count is how often a text stands in what the tests wrote.
+func (b *boot) count(text string) int {
+	data, _ := os.ReadFile(b.path("tests.log"))
+	return bytes.Count(data, []byte(text))
+}

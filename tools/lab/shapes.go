@@ -10,6 +10,7 @@ import (
 type shape struct {
 	name    string
 	long    bool     // only with -full
+	cuts    int      // how often the power is cut; see runCuts
 	iommu   bool     // a translating IOMMU in front of all devices
 	append  string   // for the kernel's command line
 	modules []string // kernel modules to load, beside what they need
@@ -140,7 +141,7 @@ var shapes = []shape{
 		modules: []string{"vfio-pci", "vfio_iommu_type1"},
 		devices: devices, images: images,
 		suites: []suite{{name: "vfio", pkg: "tools/lab/guest",
-			args: []string{"-transport", "vfio", "-test.skip", skipped + "|^Test(Kdrv|Format|Bind|Long)|^TestVFIOChild$"}}},
+			args: []string{"-transport", "vfio", "-test.skip", skipped + "|^Test(Kdrv|Format|Bind|Long|Cut)|^TestVFIOChild$"}}},
 	},
 	{ // the kernel's own driver has the disks when it starts
 		name: "bind", kmod: true, modules: []string{"ext4"},
@@ -157,6 +158,18 @@ var shapes = []shape{
 		modules: []string{"vfio-pci", "vfio_iommu_type1"},
 		devices: devices, images: images,
 		suites: []suite{{name: "surprise", pkg: "tools/lab/guest", args: []string{"-transport", "vfio", "-test.run", "^TestLong"}}},
+	},
+	{
+		name: "cuts", cuts: 3, iommu: true, append: noKernelDriver,
+		modules: []string{"vfio-pci", "vfio_iommu_type1", "virtio_blk", "ext4"},
+		devices: cutDevices(),
+		suites:  []suite{{name: "cut", pkg: "tools/lab/guest", args: []string{"-transport", "vfio", "-test.run", "^TestCut$"}}},
+	},
+	{
+		name: "cuts-long", long: true, cuts: 10, iommu: true, append: noKernelDriver,
+		modules: []string{"vfio-pci", "vfio_iommu_type1", "virtio_blk", "ext4"},
+		devices: cutDevices(),
+		suites:  []suite{{name: "cut", pkg: "tools/lab/guest", args: []string{"-transport", "vfio", "-test.run", "^TestCut$"}}},
 	},
 	{
 		name: "formats", iommu: true, append: noKernelDriver,

@@ -72,10 +72,11 @@ func bind(t testing.TB, address, driver string) {
 		writeSys(t, dir+"/driver/unbind", address)
 	}
 	writeSys(t, dir+"/driver_override", driver)
-	writeSys(t, sysPCI+"drivers_probe", address)
-	if now, err := os.Readlink(dir + "/driver"); err != nil || filepath.Base(now) != driver {
-		t.Fatalf("%s is bound to %q, not to %s: %v", address, now, driver, err)
-	}
+	eventually(t, address+" is bound to "+driver, func() bool { // a device that was just plugged is not ready for it
+		writeSys(t, sysPCI+"drivers_probe", address)
+		now, err := os.Readlink(dir + "/driver")
+		return err == nil && filepath.Base(now) == driver
+	})
 }
 
 // openHW opens a controller through the transport under test. Whoever opens it
