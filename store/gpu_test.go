@@ -747,3 +747,49 @@ func TestT38SumsUnderLoad(t *testing.T) {
 		t.Errorf("%+v after %d samples", g, samples)
 	}
 }
+
+// TestGPUReaderAndWriter: values of unknown length, and readers that keep a version.
+func TestGPUReaderAndWriter(t *testing.T) {
+	b := newGPUBox(t, host.Options{}, nil)
+	want := fill(7, 5<<20+33)
+	b.poke(b.at(11), want)
+	w, err := b.ns.NewWriter(bg, []byte("w"), store.PutOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := store.Buffers{{GPU: b.at(0), Off: 11, Len: 3 << 20}, {Bytes: want[3<<20 : 3<<20+1000]}, {GPU: b.at(11 + 3<<20 + 1000), Len: 2<<20 - 967}}
+	if n, err := w.WriteBuffers(v[:1]); n != 3<<20 || err != nil {
+		t.Fatal(n, err)
+	}
+	if n, err := w.WriteBuffers(v[1:]); n != 2<<20+33 || err != nil {
+		t.Fatal(n, err)
+	}
+	if n, err := w.WriteBuffers(store.OnGPU(4096, 5)); n != 0 || !errors.Is(err, store.ErrInvalid) {
+		t.Errorf("host memory as GPU memory: %d, %v", n, err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := w.WriteBuffers(v); n != 0 || !errors.Is(err, store.ErrClosed) {
+		t.Errorf("after close: %d, %v", n, err)
+	}
+	r, err := b.ns.NewReader(bg, []byte("w"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if err := b.ns.Delete(bg, []byte("w"), store.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	to := b.at(16 << 20)
+	if err := r.ReadBuffers(bg, store.OnGPU(to, 2<<20), 12345); err != nil || !bytes.Equal(b.peek(to, 2<<20), want[12345:12345+2<<20]) {
+		t.Errorf("read of a deleted value that is held: %v, or other bytes", err)
+	}
+	if err := r.ReadBuffers(bg, store.OnGPU(to, 100), int64(len(want)-99)); !errors.Is(err, store.ErrOutOfRange) {
+		t.Error(err)
+	}
+	p := make([]byte, 100)
+	if err := r.ReadRange(bg, p, 5); err != nil || !bytes.Equal(p, want[5:105]) {
+		t.Error(err)
+	}
+}

@@ -218,16 +218,7 @@ func (r *Reader) Size() int64 { return r.h.v.length }
 
 // ReadRange reads len(p) bytes at off. ErrOutOfRange past the end.
 func (r *Reader) ReadRange(ctx context.Context, p []byte, off int64) error {
-	if err := r.n.s.gate.enter("get", r.n.ns.name); err != nil {
-		return err
-	}
-	defer r.n.s.gate.leave()
-	r.h.sh.mu.Lock()
-	r.h.sh.pin(r.h.v.gen)
-	r.h.sh.mu.Unlock()
-	g := &getItem{gi: &GetItem{Key: r.key, Dst: Bytes(p), GetOptions: GetOptions{Off: off, Len: int64(len(p)), Exact: true}}, h: r.h}
-	r.n.readAll(ctx, []*getItem{g})
-	return g.gi.Err
+	return r.ReadBuffers(ctx, Bytes(p), off)
 }
 
 // Close ends the hold. Closing twice is harmless.

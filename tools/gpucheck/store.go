@@ -98,7 +98,7 @@ func (r *rig) store() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	for _, step := range []func(*shop) error{(*shop).roundTrips, (*shop).held, (*shop).replaced, (*shop).strict, (*shop).batches, (*shop).equal} {
+	for _, step := range []func(*shop) error{(*shop).roundTrips, (*shop).held, (*shop).replaced, (*shop).strict, (*shop).batches, (*shop).gather, (*shop).equal} {
 		if err := step(s); err != nil {
 			return err
 		}
@@ -334,4 +334,58 @@ func (s *shop) equal() error {
 		}
 	}
 	return fmt.Errorf("the mover counted %d bytes written, the device %d", moved[0], counted[0])
+}
+
+// gather: 10,000 ranges of many objects into one GPU buffer, in one call and one by one.
+func (s *shop) gather() error {
+	const objects, each, n = 500, 64 << 10, 10_000
+	rng := rand.New(rand.NewPCG(11, 12))
+	puts := make([]store.PutItem, objects)
+	for i := range puts {
+		puts[i] = store.PutItem{Key: []byte(fmt.Sprint("g", i)), Value: store.Bytes(s.r.ref[i*each : (i+1)*each]),
+			PutOptions: store.PutOptions{Durability: store.Relaxed, Replace: true}}
+	}
+	s.n.PutBatch(ctx, puts)
+	gets := make([]store.GetItem, n)
+	var at int64
+	var want []byte
+	for i := range gets {
+		if i < objects && puts[i].Err != nil {
+			return puts[i].Err
+		}
+		k, size := rng.IntN(objects), 512+rng.Int64N(3585)
+		off := rng.Int64N(each - size)
+		gets[i] = store.GetItem{Key: puts[k].Key, Dst: store.OnGPU(s.r.mem.Ptr()+gpu.Ptr(at), size),
+			GetOptions: store.GetOptions{Off: off, Len: size, NoVerify: true}}
+		want = append(want, s.r.ref[int64(k*each)+off:int64(k*each)+off+size]...)
+		at += size
+	}
+	all, err := median(5, func() error {
+		s.n.GetBatch(ctx, gets)
+		for i := range gets {
+			if gets[i].Err != nil {
+				return gets[i].Err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := s.r.check(s.r.mem.Ptr(), want, "gather"); err != nil {
+		return err
+	}
+	one, err := median(1, func() error {
+		for i := range gets {
+			if _, err := s.n.Get(ctx, gets[i].Key, gets[i].Dst, gets[i].GetOptions); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Printf("  10,000 ranges of 512 B to 4 KiB of %d objects: one call %v, one call a range %v (%.1f times)\n", objects, all, one, float64(one)/float64(all))
+	return nil
 }
