@@ -29,7 +29,7 @@ type queue struct {
 
 // Bounds of the wait for callers that were just answered.
 const (
-	gatherMax    = time.Millisecond // and at most half of the time that their round took
+	gatherMax    = time.Millisecond // and at most the time that their round took
 	gatherMisses = 4                // so many waits in vain, and gatherSkip rounds do not wait
 	gatherSkip   = 16
 	// halfOps is from how many expected operations on a round writes the first
@@ -94,7 +94,7 @@ func (q *queue) leave(n int, took time.Duration) {
 		q.skip--
 	} else if !q.half {
 		q.expect = q.light + lightOps(q.round[:n])
-		q.gatherEnd = time.Now().Add(min(took/2, gatherMax))
+		q.gatherEnd = time.Now().Add(min(took, gatherMax))
 	}
 	rest := copy(q.round, q.round[n:])
 	clear(q.round[rest:])
