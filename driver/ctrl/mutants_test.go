@@ -62,6 +62,7 @@ func TestMutants(t *testing.T) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			out, err := mutate(t, m.file, strings.Replace(string(src), m.old, m.new, 1), limit)
 			if err == nil {
 				t.Error("survived")
@@ -82,7 +83,7 @@ func control(t *testing.T) time.Duration {
 	if out, err := mutate(t, "queue.go", string(src)+"\n// Changed nothing.\n", 5*time.Minute); err != nil {
 		t.Fatalf("the tests fail without a mutant:\n%s", out)
 	}
-	return 10*time.Second + 2*time.Since(start)
+	return 5*time.Second + 3*time.Since(start)
 }
 
 // mutate runs the tests with another text of a file.
