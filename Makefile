@@ -85,4 +85,4 @@ soak:
 kmod:
 	mkdir -p bin/kmod
 	cp -r kmod/. bin/kmod
-	$(MAKE) -C bin/kmod UGDS_TEST=m modules
+	$(MAKE) -C bin/kmod modules

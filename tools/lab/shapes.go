@@ -143,6 +143,17 @@ var shapes = []shape{
 		suites: []suite{{name: "vfio", pkg: "tools/lab/guest",
 			args: []string{"-transport", "vfio", "-test.skip", skipped + "|^Test(Kdrv|Format|Bind|Long|Cut)|^TestVFIOChild$"}}},
 	},
+	{
+		name: "identity", long: true, iommu: true, append: noKernelDriver + " iommu=pt", kmod: true,
+		devices: devices, images: images,
+		suites: []suite{{name: "kdrv", pkg: "tools/lab/guest",
+			args: []string{"-transport", "kdrv", "-test.run", "^Test(Kdrv|Seam)", "-test.skip", skipped + "|^TestKdrvChild$"}}},
+	},
+	{
+		name: "bounce", long: true, append: noKernelDriver + " swiotlb=force", kmod: true,
+		devices: bindDevices, images: bindImages,
+		suites: []suite{{name: "kdrv", pkg: "tools/lab/guest", args: []string{"-transport", "kdrv", "-test.run", "^TestKdrvBounces"}}},
+	},
 	{ // the kernel's own driver has the disks when it starts
 		name: "bind", kmod: true, modules: []string{"ext4"},
 		devices: bindDevices, images: bindImages,

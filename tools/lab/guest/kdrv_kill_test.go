@@ -59,17 +59,23 @@ func childFly(t *testing.T, address string) {
 	}
 }
 
-// TestKdrvKilled: a process dies in full flight. The kernel's trace shows that its
-// controller stopped before the first page was unmapped or unpinned, and the next
-// owner finds everything in order.
-func TestKdrvKilled(t *testing.T) {
+// traceSteps makes the kernel trace what the module does, until the test ends.
+func traceSteps(t testing.TB) {
+	t.Helper()
 	if _, err := os.Stat(tracing + "events"); err != nil {
 		if err := syscall.Mount("trace", tracing, "tracefs", 0, ""); err != nil {
 			t.Fatal(err)
 		}
 	}
 	writeSys(t, tracing+"events/ugds/ugds_step/enable", "1")
-	defer writeSys(t, tracing+"events/ugds/ugds_step/enable", "0")
+	t.Cleanup(func() { writeSys(t, tracing+"events/ugds/ugds_step/enable", "0") })
+}
+
+// TestKdrvKilled: a process dies in full flight. The kernel's trace shows that its
+// controller stopped before the first page was unmapped or unpinned, and the next
+// owner finds everything in order.
+func TestKdrvKilled(t *testing.T) {
+	traceSteps(t)
 	address := kdrvAddress(t, 0)
 	for round := range 6 {
 		c := another("fly", "UGDS_LAB_ADDRESS="+address)
