@@ -41,7 +41,7 @@ func findKernel(cache string, update bool) (*kernel, error) {
 	if err := apt.run("update"); err != nil {
 		return nil, err
 	}
-	release, err := apt.newestKernel()
+	release, err := apt.newest("linux-image", series)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +50,11 @@ func findKernel(cache string, update bool) (*kernel, error) {
 		return openKernel(dir)
 	}
 	say("kernel %s: download and unpack", release)
-	if err := apt.fetch(release, dir); err != nil {
+	var names []string
+	for _, d := range debs {
+		names = append(names, fmt.Sprintf(d, release))
+	}
+	if err := apt.fetch(names, dir); err != nil {
 		return nil, fmt.Errorf("fetch kernel %s: %w", release, err)
 	}
 	return openKernel(dir)
@@ -184,16 +188,16 @@ func (a *privateApt) run(args ...string) error {
 	return nil
 }
 
-var imagePackage = regexp.MustCompile(`(?m)^linux-image-(\S+)-cloud-amd64 `)
-
-// newestKernel asks the archive for the newest release of the series.
-func (a *privateApt) newestKernel() (string, error) {
-	out, err := a.command("apt-cache", "search", "--names-only", "^linux-image-"+regexp.QuoteMeta(series)+`\..*-cloud-amd64$`).Output()
+// newest asks the archive for the newest release of a series of cloud kernels: the
+// packages of a kind are called kind-RELEASE-cloud-amd64.
+func (a *privateApt) newest(kind, series string) (string, error) {
+	name := "^" + kind + "-(" + regexp.QuoteMeta(series) + `\.\S*)-cloud-amd64`
+	out, err := a.command("apt-cache", "search", "--names-only", name+"$").Output()
 	if err != nil {
 		return "", fmt.Errorf("apt-cache: %w", err)
 	}
 	best := ""
-	for _, m := range imagePackage.FindAllStringSubmatch(string(out), -1) {
+	for _, m := range regexp.MustCompile("(?m)"+name+" ").FindAllStringSubmatch(string(out), -1) {
 		if best == "" || compareVersions(m[1], best) > 0 {
 			best = m[1]
 		}
@@ -218,9 +222,8 @@ func compareVersions(a, b string) int {
 	return cmp.Compare(len(x), len(y))
 }
 
-// fetch downloads the packages of a release and unpacks them into dir, which
-// appears when it is whole.
-func (a *privateApt) fetch(release, dir string) error {
+// fetch downloads packages and unpacks them into dir, which appears when it is whole.
+func (a *privateApt) fetch(names []string, dir string) error {
 	part := dir + ".part"
 	if err := os.RemoveAll(part); err != nil {
 		return err
@@ -228,11 +231,7 @@ func (a *privateApt) fetch(release, dir string) error {
 	if err := os.MkdirAll(part, 0o755); err != nil {
 		return err
 	}
-	args := []string{"-q", "download"}
-	for _, d := range debs {
-		args = append(args, fmt.Sprintf(d, release))
-	}
-	cmd := a.command("apt-get", args...)
+	cmd := a.command("apt-get", append([]string{"-q", "download"}, names...)...)
 	cmd.Dir = part
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w\n%s", err, out)

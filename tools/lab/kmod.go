@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -20,10 +21,8 @@ func (b *builder) addOwn(t tree, order *[]string) error {
 		if err := os.CopyFS(dir, os.DirFS(filepath.Join(b.root, "kmod"))); err != nil {
 			return err
 		}
-		cmd := exec.Command("make", "-C", dir, "KDIR="+b.kernel.Headers, "UGDS_TEST=m", "W=1", "modules")
-		out, err := cmd.CombinedOutput()
-		if err != nil || strings.Contains(string(out), "warning:") {
-			return fmt.Errorf("build kmod: %w\n%s", err, out)
+		if err := makeModules(dir, b.kernel.Headers); err != nil {
+			return err
 		}
 	}
 	for _, name := range []string{"ugds", "ugds_fakegpu"} {
@@ -45,4 +44,57 @@ func (b *builder) addOwn(t tree, order *[]string) error {
 		*order = append(*order, file)
 	}
 	return nil
+}
+
+// makeModules builds a copy of kmod. A warning of the compiler, or of sparse where it is
+// installed, is a failure.
+func makeModules(dir, headers string) error {
+	args := []string{"-C", dir, "KDIR=" + headers, "UGDS_TEST=m", "W=1"}
+	if _, err := exec.LookPath("sparse"); err == nil {
+		args = append(args, "C=1")
+	}
+	out, err := exec.Command("make", append(args, "modules")...).CombinedOutput()
+	if err == nil && strings.Contains(string(out), "warning:") {
+		err = errors.New("there are warnings")
+	}
+	if err != nil {
+		return fmt.Errorf("build kmod against %s: %w\n%s", headers, err, out)
+	}
+	return nil
+}
+
+// oldSeries is the oldest series of kernels that kmod is built for. No guest boots
+// one: they have no udmabuf.
+const oldSeries = "6.1"
+
+// buildOld builds kmod against the headers of the oldest series.
+func (b *builder) buildOld() error {
+	dir := filepath.Join(b.cache, "headers-"+oldSeries)
+	if _, err := os.Stat(dir); err != nil {
+		apt, err := newPrivateApt(filepath.Join(b.cache, "apt"))
+		if err == nil {
+			err = apt.run("update")
+		}
+		if err != nil {
+			return err
+		}
+		release, err := apt.newest("linux-headers", oldSeries)
+		if err != nil {
+			return err
+		}
+		say("headers %s: download and unpack", release)
+		names := []string{"linux-headers-" + release + "-cloud-amd64", "linux-headers-" + release + "-common", "linux-kbuild-" + oldSeries}
+		if err := apt.fetch(names, dir); err != nil {
+			return err
+		}
+	}
+	headers, _ := filepath.Glob(filepath.Join(dir, "usr/src/linux-headers-*-cloud-amd64"))
+	if len(headers) != 1 {
+		return fmt.Errorf("%s is not whole: remove it", dir)
+	}
+	copied := filepath.Join(b.tmp, "kmod-"+oldSeries)
+	if err := os.CopyFS(copied, os.DirFS(filepath.Join(b.root, "kmod"))); err != nil {
+		return err
+	}
+	return makeModules(copied, headers[0])
 }

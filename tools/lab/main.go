@@ -96,6 +96,14 @@ func lab() (int, error) {
 func runShapes(b *builder, pattern *regexp.Regexp) (int, error) {
 	var total result
 	ran := 0
+	if name := "kmod-" + oldSeries; options.full && pattern.MatchString(name) {
+		ran++
+		if err := b.buildOld(); err != nil {
+			return 2, err
+		}
+		total.passed++
+		fmt.Printf("ok  \tlab/%s\n", name)
+	}
 	for i := range shapes {
 		s := &shapes[i]
 		if !pattern.MatchString(s.name) || s.long && !options.full || len(s.suites) == 0 {
