@@ -64,7 +64,7 @@ func (r *DeviceReport) describe(d *device) {
 func (r *DeviceReport) clocks() string {
 	if len(r.Rows) > 0 && r.Rows[0].Clock == "model" {
 		return "Times are those of the MODEL'S VIRTUAL CLOCK: what its service model says, in which this computer takes no time.\n" +
-			"CPU per request is real, the work of the model included."
+			"CPU per request is real, and most of it the work of the model and of looking for each end."
 	}
 	if r.Transport == "sim" {
 		return "Times are those of the wall; the model's own work is part of them."
