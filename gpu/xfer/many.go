@@ -173,7 +173,11 @@ func (g *group) finish(done chan<- error) {
 	for i := range g.parts {
 		p := &g.parts[i]
 		g.m.failed(p.path, p.Err)
-		if p.reg != nil {
+		switch {
+		case p.reg == nil:
+		case InDoubt(p.Err):
+			g.m.keep(p.reg)
+		default:
 			p.reg.Release()
 		}
 	}

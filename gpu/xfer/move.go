@@ -39,6 +39,7 @@ type job struct {
 	skew  int64        // how much less the first chunk is, so that the others begin on a page of the endpoint
 	next  atomic.Int64 // first byte that nobody took, plus skew
 	stop  atomic.Bool
+	doubt atomic.Bool // a copy may still be under way when it ended
 
 	mu     sync.Mutex
 	failAt int64 // lowest offset that did not move; n if none
@@ -190,6 +191,22 @@ func (m *Mover) hold(p gpu.Ptr, n int64, known *memo) (*gpu.Registration, error)
 	return nil, nil
 }
 
+// letGo is dismiss for a request whose copies may still be under way: the GPU memory
+// then stays held until the lanes are closed (I4).
+func (m *Mover) letGo(reg *gpu.Registration, doubt bool) {
+	if doubt && reg != nil {
+		m.keep(reg)
+		reg = nil
+	}
+	m.dismiss(reg)
+}
+
+func (m *Mover) keep(reg *gpu.Registration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.kept = append(m.kept, reg)
+}
+
 func (m *Mover) dismiss(reg *gpu.Registration) {
 	if reg != nil {
 		reg.Release()
@@ -213,7 +230,7 @@ func (m *Mover) chunkFor(n int64) int64 {
 // run has a worker a lane, the first one here.
 func (j *job) run(first *lane, reg *gpu.Registration, done chan struct{}) {
 	defer close(done)
-	defer j.m.dismiss(reg)
+	defer func() { j.m.letGo(reg, j.doubt.Load()) }()
 	if j.windows(first) {
 		j.m.give(first)
 		return
@@ -238,6 +255,7 @@ func (j *job) worker(l *lane) {
 		j.fill(l)
 	}
 	if err := l.settleAll(); err != nil {
+		j.doubt.Store(true)
 		j.fail(0, err) // it is not known which copies ended
 	}
 	j.m.give(l)
@@ -297,7 +315,7 @@ func (j *job) whole(l *lane, reg *gpu.Registration) (int64, error) {
 			j.m.paths.Add(j.path, j.n)
 		}
 		j.m.give(l)
-		j.m.dismiss(reg)
+		j.m.letGo(reg, InDoubt(err))
 		return err
 	}
 	if err == nil && j.ctx.Done() != nil {

@@ -193,6 +193,7 @@ func (j *job) window(l *lane, s driver.Mapper, off, n int64) error {
 		return errors.Join(err, w.Close())
 	}
 	if err := l.settle(); err != nil {
+		j.doubt.Store(true)
 		return err // the copy may still run: the window stays
 	}
 	return w.Close()

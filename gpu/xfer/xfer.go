@@ -150,9 +150,10 @@ type Mover struct {
 	ready chan struct{} // a token for each idle lane
 
 	mu     sync.Mutex
-	idle   []*lane // the one used last is the last: its memory is in the caches
-	made   int     // lanes that exist or are being made
-	lost   []*lane // lanes in quarantine
+	idle   []*lane             // the one used last is the last: its memory is in the caches
+	made   int                 // lanes that exist or are being made
+	lost   []*lane             // lanes in quarantine
+	kept   []*gpu.Registration // what they may still read or write
 	closed bool
 	jobs   sync.WaitGroup
 }
@@ -245,7 +246,14 @@ func (m *Mover) closeLanes() error {
 	for _, l := range all {
 		errs = append(errs, l.close())
 	}
-	return errors.Join(errs...)
+	err := errors.Join(errs...)
+	if err == nil { // nothing is under way any more
+		for _, reg := range m.kept {
+			reg.Release()
+		}
+		m.kept = nil
+	}
+	return err
 }
 
 // enter counts a job in; leave must follow.

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -586,5 +587,61 @@ func TestSmallRequestsAreShared(t *testing.T) {
 	}
 	if h.most < 2 || !bytes.Equal(r.peek(r.mem.Ptr(), 1<<20), h.data) {
 		t.Errorf("%d reads at once, or other bytes", h.most)
+	}
+}
+
+// TestI4DoubtKeepsMemory: memory that a copy of a failed stream may still reach stays
+// registered until the lanes are closed, for single values and for many.
+func TestI4DoubtKeepsMemory(t *testing.T) {
+	var broken atomic.Bool
+	r := newRig(t, host.Options{Faults: host.Faults{Run: func(gpu.Copy) error {
+		if broken.Load() {
+			return errors.New("boom")
+		}
+		return nil
+	}}}, xfer.Options{Lanes: 4, NoKernel: true})
+	f := xfer.File(tempFile(t, noise(t, 100_000)))
+	h, err := r.d.AllocHost(4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	var regs []*gpu.Registration
+	for i := range 4 {
+		reg, err := r.tab.Register(r.mem.Ptr()+gpu.Ptr(i<<20), 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		regs = append(regs, reg)
+	}
+	broken.Store(true)
+	_, e0 := r.m.Read(ctx(t), f, 0, regs[0].Ptr(), 100_000)
+	_, e1 := r.m.Read(ctx(t), xfer.Pinned(h), 0, regs[1].Ptr(), 4096)
+	items := []xfer.Item{{End: f, Ptr: regs[2].Ptr(), Len: 100}}
+	if err := r.m.ReadMany(ctx(t), items); err != nil {
+		t.Fatal(err)
+	}
+	broken.Store(false)
+	if _, err := r.m.Read(ctx(t), f, 0, regs[3].Ptr(), 100_000); err != nil {
+		t.Errorf("a lane that is whole: %v", err)
+	}
+	for i, err := range []error{e0, e1, items[0].Err} {
+		if !xfer.InDoubt(err) {
+			t.Errorf("%d: %v", i, err)
+		}
+		if err := regs[i].Close(); !errors.Is(err, base.ErrBusy) {
+			t.Errorf("%d: unregistered although a copy may land: %v", i, err)
+		}
+	}
+	if err := regs[3].Close(); err != nil {
+		t.Error(err)
+	}
+	if err := r.m.Close(ctx(t)); err != nil {
+		t.Fatal(err)
+	}
+	for i, reg := range regs[:3] {
+		if err := reg.Close(); err != nil {
+			t.Errorf("%d after the mover was closed: %v", i, err)
+		}
 	}
 }
