@@ -190,6 +190,19 @@ func (d *Device) stop(ctx context.Context) error {
 	return base.Wrap("stop", d.id.Target, err)
 }
 
+// arm makes interrupts of a vector raise an eventfd; -1 ends that. Of a device that is
+// gone there is nothing to end.
+func (d *Device) arm(n, fd int) error {
+	err := unix.KdrvSetVector(d.fd, n, fd)
+	switch {
+	case unix.ErrnoOf(err) != unix.ENODEV:
+		return err
+	case fd < 0:
+		return nil
+	}
+	return base.Errorf("arm an interrupt of", d.id.Target, base.ErrDeviceGone, "%w", err)
+}
+
 // Notices implements hw.Notifier.
 func (d *Device) Notices() <-chan hw.Notice { return d.notices }
 

@@ -106,6 +106,9 @@ func (d *Device) Map(mem []byte) (hw.Mapping, error) {
 		if err == nil {
 			err = m.add(a.Region, a.Segments)
 		}
+		if unix.ErrnoOf(err) == unix.ENOENT { // the regions went with the device
+			err = base.Errorf("map memory for", d.id.Target, base.ErrDeviceGone, "%w", err)
+		}
 		if err != nil {
 			return nil, errors.Join(d.refused("map "+base.FormatBytes(int64(len(mem)))+" for", d.id.Target, a.Why, err), m.Unmap())
 		}
@@ -142,7 +145,11 @@ func (d *Device) MapFD(fd int, off, n int64) (hw.Mapping, error) {
 	}
 	d.live.Add(1)
 	if err := m.add(a.Region, a.Segments); err != nil {
-		return nil, errors.Join(base.Wrap("import a dma-buf for", d.id.Target, err), m.Unmap())
+		class := map[unix.Errno]error{unix.ESTALE: base.ErrClosed, unix.ENOENT: base.ErrDeviceGone}[unix.ErrnoOf(err)]
+		if class != nil { // between the two requests
+			err = base.Errorf("import a dma-buf for", d.id.Target, class, "the memory was taken back or the device away: %w", err)
+		}
+		return nil, errors.Join(err, m.Unmap())
 	}
 	return m, nil
 }
