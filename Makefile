@@ -70,9 +70,10 @@ bench: ugdsctl
 lab:
 	$(GO) run ./tools/lab
 
-## lab-full: the same, and what takes minutes
+## lab-full: the same, and what takes minutes, with a cover profile
 lab-full:
-	$(GO) run ./tools/lab -full
+	@mkdir -p bin
+	$(GO) run ./tools/lab -full -cover bin/lab.cover
 
 ## soak: the long forms, for a night; each run has seeds of its own
 soak:

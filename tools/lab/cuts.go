@@ -80,6 +80,7 @@ func runCuts(b *builder, s *shape, cuts int) (*result, error) {
 		done = max(done, acked)
 		total.passed, total.failed = total.passed+r.passed, total.failed+r.failed
 		total.faults = append(total.faults, r.faults...)
+		total.cover = append(total.cover, r.cover...)
 		if !r.ok() {
 			break
 		}

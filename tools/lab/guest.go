@@ -14,6 +14,7 @@ const (
 	markInit  = "LAB INIT "  // userland has begun
 	markSuite = "LAB SUITE " // a suite begins
 	markEnd   = "LAB END "   // a suite has ended: its name and exit status
+	markCover = "LAB COVER"  // the cover profiles follow, up to the next mark
 	markLog   = "LAB DMESG"  // the kernel's log follows, up to the next mark
 	markDone  = "LAB DONE"
 )
@@ -32,6 +33,8 @@ for m in $(cat /mods/order); do insmod /$m || echo "insmod $m failed"; done
 echo 8 >/proc/sys/kernel/printk_ratelimit_burst
 echo 32 >/proc/sys/vm/nr_hugepages
 sh /suites
+echo "LAB COVER"
+cat /tmp/*.cover 2>/dev/null
 echo "LAB DMESG"
 dmesg
 echo "LAB DONE"
@@ -58,7 +61,11 @@ func (b *builder) testBinary(pkg string) (string, error) {
 		return file, nil
 	}
 	file := filepath.Join(b.tmp, strings.ReplaceAll(pkg, "/", "-")+".test")
-	cmd := exec.Command("go", "test", "-c", "-tags", tags, "-ldflags=-s -w", "-o", file, "./"+pkg)
+	args := []string{"test", "-c", "-tags", tags, "-ldflags=-s -w", "-o", file}
+	if options.cover != "" {
+		args = append(args, "-cover", "-covermode=set", "-coverpkg=./driver/...")
+	}
+	cmd := exec.Command("go", append(args, "./"+pkg)...)
 	cmd.Dir = b.root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -121,8 +128,12 @@ func (b *builder) initrd(s *shape, file string) error {
 		if err := t.copyIn(name, bin); err != nil {
 			return err
 		}
+		args := u.args
+		if options.cover != "" {
+			args = append([]string{"-test.coverprofile", "/tmp/" + u.name + ".cover"}, args...)
+		}
 		fmt.Fprintf(&script, "echo '%s%s'\n/%s -test.v -test.timeout %s %s\necho; echo \"%s%s $?\"\n", markSuite, u.name,
-			name, suiteLimit, shellWords(u.args), markEnd, u.name)
+			name, suiteLimit, shellWords(args), markEnd, u.name)
 	}
 	t["suites"] = treeFile{data: []byte(script.String())}
 	out, err := os.Create(file)

@@ -79,13 +79,13 @@ func TestArchive(t *testing.T) {
 // guestText is the output of a guest in which all is well.
 const guestText = "noise\r\nLAB INIT kernel 6\r\nLAB SUITE a\r\n=== RUN   TestX\r\n    x_test.go:1: said\r\n" +
 	"=== RUN   TestX/sub\r\n--- PASS: TestX (0.10s)\r\n    --- PASS: TestX/sub (0.01s)\r\nPASS\r\n\r\nLAB END a 0\r\n" +
-	"LAB DMESG\r\n[    0.0] Linux version 6\r\nLAB DONE\r\n"
+	"LAB COVER\r\nmode: set\r\ngithub.com/x/y.go:1.2,3.4 5 1\r\nLAB DMESG\r\n[    0.0] Linux version 6\r\nLAB DONE\r\n"
 
 // TestRead: what is wrong with a guest is found, whatever it is.
 func TestRead(t *testing.T) {
 	suites := []suite{{name: "a"}}
 	r := read(guestText, suites, io.Discard)
-	if r.passed != 2 || r.failed != 0 || len(r.faults) != 0 {
+	if r.passed != 2 || r.failed != 0 || len(r.faults) != 0 || len(r.cover) != 2 {
 		t.Errorf("%+v", r)
 	}
 	for name, c := range map[string]struct{ old, new, want string }{
@@ -118,6 +118,21 @@ func TestRead(t *testing.T) {
 	expected := strings.Replace(guestText, "[    0.0]", "[1] ugds-lab: expect DMAR\r\n[1] DMAR: x fault\r\n[2] ugds-lab: no more\r\n[    0.0]", 1)
 	if r := read(expected, suites, io.Discard); !r.ok() {
 		t.Errorf("an expected fault: %+v", r)
+	}
+}
+
+// TestCovered: a block that any guest ran counts as run.
+func TestCovered(t *testing.T) {
+	c := covered{}
+	for _, line := range []string{"mode: set", "a.go:1.2,3.4 3 0", "a.go:5.2,6.4 1 1", "noise", "a.go:1.2,3.4 3 1", "mode: set", "a.go:5.2,6.4 1 0",
+		"a.go:7.1,8.1 6 0", ""} {
+		c.add(line)
+	}
+	file := filepath.Join(t.TempDir(), "cover")
+	percent, err := c.write(file)
+	text, err2 := os.ReadFile(file)
+	if want := "mode: set\na.go:1.2,3.4 3 1\na.go:5.2,6.4 1 1\na.go:7.1,8.1 6 0\n"; err != nil || err2 != nil || string(text) != want || percent != 40 {
+		t.Errorf("%v %%, %q, %v, %v", percent, text, err, err2)
 	}
 }
 

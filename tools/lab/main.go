@@ -24,6 +24,7 @@ import (
 var options struct {
 	full, keep, update, verbose bool
 	shape, run, cache, accel    string
+	cover                       string
 	seed                        uint64
 }
 
@@ -38,6 +39,7 @@ func main() {
 	flag.StringVar(&options.run, "run", "", "only tests that match, as for go test")
 	flag.StringVar(&options.cache, "cache", os.Getenv("UGDS_LAB_CACHE"), "folder for kernels")
 	flag.Uint64Var(&options.seed, "seed", 0, "of the power cuts; 0 takes one from the clock")
+	flag.StringVar(&options.cover, "cover", "", "file for the cover profile of driver/... in the guests")
 	flag.StringVar(&options.accel, "accel", "", "kvm or tcg; found by itself when empty")
 	flag.Parse()
 	code, err := lab()
@@ -95,7 +97,7 @@ func lab() (int, error) {
 // runShapes boots the wanted machines one after the other and prints the count.
 func runShapes(b *builder, pattern *regexp.Regexp) (int, error) {
 	var total result
-	ran := 0
+	ran, lines := 0, covered{}
 	if name := "kmod-" + oldSeries; options.full && pattern.MatchString(name) {
 		ran++
 		if err := b.buildOld(); err != nil {
@@ -130,9 +132,19 @@ func runShapes(b *builder, pattern *regexp.Regexp) (int, error) {
 		fmt.Printf("%s\tlab/%s\t%.1fs\n", word, s.name, time.Since(begin).Seconds())
 		total.passed, total.failed = total.passed+r.passed, total.failed+r.failed
 		total.skipped = append(total.skipped, r.skipped...)
+		for _, line := range r.cover {
+			lines.add(line)
+		}
 	}
 	for _, s := range total.skipped {
 		fmt.Println("skipped:", s)
+	}
+	if options.cover != "" {
+		percent, err := lines.write(options.cover)
+		if err != nil {
+			return 2, err
+		}
+		fmt.Printf("%.1f %% of the statements of driver/... were run: %s\n", percent, options.cover)
 	}
 	fmt.Printf("%d passed, %d failed, %d skipped\n", total.passed, total.failed, len(total.skipped))
 	if ran == 0 {

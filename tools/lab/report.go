@@ -13,6 +13,7 @@ type result struct {
 	passed, failed int
 	skipped        []string
 	faults         []string // what is wrong beside failed tests, one a line
+	cover          []string // lines of cover profiles
 }
 
 func (r *result) fault(format string, args ...any) {
@@ -27,13 +28,14 @@ var verdictLine = regexp.MustCompile(`^(\s*)--- (PASS|FAIL|SKIP): (\S+) \(([0-9.
 // reader goes through what the guest wrote.
 type reader struct {
 	result
-	out    io.Writer // what a person should see
-	suite  string    // "" between suites
-	said   []string  // of the top-level test that runs
-	inLog  bool
-	log    []string
-	marks  map[string]bool
-	ending string
+	out     io.Writer // what a person should see
+	suite   string    // "" between suites
+	said    []string  // of the top-level test that runs
+	inLog   bool
+	inCover bool
+	log     []string
+	marks   map[string]bool
+	ending  string
 }
 
 // read judges the output of a guest with the given suites.
@@ -65,12 +67,16 @@ func (r *reader) line(line string) {
 		r.marks[r.suite] = true
 	case strings.HasPrefix(line, markEnd):
 		r.endSuite(strings.TrimPrefix(line, markEnd))
+	case line == markCover:
+		r.inCover = true
 	case line == markLog:
-		r.inLog = true
+		r.inLog, r.inCover = true, false
 	case line == markDone:
 		r.marks[markDone], r.inLog = true, false
 	case strings.HasPrefix(line, "insmod "):
 		r.fault("%s", line)
+	case r.inCover:
+		r.cover = append(r.cover, line)
 	case r.inLog:
 		r.log = append(r.log, line)
 	case r.suite != "":

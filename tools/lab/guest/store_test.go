@@ -173,8 +173,7 @@ func fly(ns *store.Namespace) {
 func TestStoreKilled(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "meta")
 	d, _ := openCtrl(t, 0, ctrl.Options{})
-	zeroDisk(t, 0, 256*base.MiB)
-	o := store.FormatOptions{Devices: []driver.Device{d}, Meta: meta.Options{Dir: dir}}
+	o := store.FormatOptions{Devices: []driver.Device{d}, Meta: meta.Options{Dir: dir}, Overwrite: true} // other tests have used it
 	if _, err := store.Format(soon(t), o); err != nil {
 		t.Fatal(err)
 	}
