@@ -22,7 +22,13 @@ import (
 // zeroDisk zeroes the first bytes of disk n behind the controller's back.
 func zeroDisk(t testing.TB, n int, bytes int64) {
 	t.Helper()
-	monitor(t, fmt.Sprintf(`qemu-io d%d "write -z 0 %d"`, n, bytes))
+	said := ""
+	for _, id := range []string{"nvme", "ns"} { // the disk belongs to the controller, or to a namespace of it
+		if said = monitor(t, fmt.Sprintf(`qemu-io -d %s%d "write -z 0 %d"`, id, n, bytes)); said == "" {
+			return
+		}
+	}
+	t.Fatal(said)
 }
 
 // throttle makes the controller n hang after its next command, until it is called
