@@ -12,7 +12,7 @@ RACEPKGS  = ./internal/... ./alloc/... ./driver/... ./meta/... ./store/... ./gpu
 # The size of the demo's workload; make demo DEMO_SIZE=256MiB for a small disk.
 DEMO_SIZE ?= 1GiB
 
-.PHONY: build ugdsctl demo test crash race fuzz bench lint soak lab lab-full kmod
+.PHONY: build ugdsctl demo test crash race fuzz counts bench lint soak lab lab-full kmod
 
 ## build: programs into bin/, and everything once more for arm64
 build: ugdsctl
@@ -52,6 +52,14 @@ race:
 ## fuzz: every fuzz target for its share of five and a half minutes, 30 s with the builds done
 fuzz:
 	$(GOTEST) -fuzz-for 330s ./...
+
+## counts: what an I/O costs the NVMe driver, counted exactly, and the fault campaign in full
+counts:
+	@code=0; \
+	$(GOTEST) -v -timeout 5m ./tools/cref -counts || code=1; \
+	$(GOTEST) -v -timeout 5m -run 'I09' ./driver/ctrl || code=1; \
+	$(GOTEST) -v -timeout 10m -run 'FaultCampaign' ./driver/ctrl -campaign 1000000 || code=1; \
+	exit $$code
 
 ## lint: vet for both machines and both builds, staticcheck, the repository's own rules
 lint:

@@ -36,7 +36,7 @@ func (u *burst) quick(from int) (sent int) {
 		c.SetIO(op, d.nsid, uint64(e.Off)>>shift, uint32(n>>shift), 0)
 		first, room := table.First(off)
 		c.PRP1.Set(first)
-		if room < uint64(n) {
+		if room < uint64(n) { // lists are made for the largest command, so that it fits
 			table.Rest(c, off, uint64(n), &s.list)
 		}
 		q.renew(s)
