@@ -31,7 +31,7 @@ func zeroDisk(t testing.TB, n int, bytes int64) {
 	t.Fatal(said)
 }
 
-// throttle makes the controller n hang after its next command, until it is called
+// throttle makes every command of controller n that moves data hang, until it is called
 // with false.
 func throttle(t testing.TB, n int, on bool) {
 	t.Helper()
@@ -44,6 +44,11 @@ func throttle(t testing.TB, n int, on bool) {
 		why = qmpTry(t, "block_set_io_throttle", map[string]any{"id": fmt.Sprint(id, n), "bps": bps,
 			"bps_rd": 0, "bps_wr": 0, "iops": 0, "iops_rd": 0, "iops_wr": 0})
 		if why == "" {
+			if on { // the throttle lets one command through
+				if said := monitor(t, fmt.Sprintf(`qemu-io -d %s%d "read 0 512"`, id, n)); said != "" {
+					t.Fatal(said)
+				}
+			}
 			return
 		}
 	}
