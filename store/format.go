@@ -69,10 +69,12 @@ func Inspect(ctx context.Context, d driver.Device) (Label, error) {
 		l.Ours, l.Text = true, err.Error()
 		return l, nil
 	}
-	head, err := io.read(ctx, 0, blankBytes)
+	head := make([]byte, blankBytes) // a smaller device ends in zeros
+	b, err := io.read(ctx, 0, min(blankBytes, d.Info().Capacity&^(base.StoreBlock-1)))
 	if err != nil {
 		return l, base.Wrap("inspect", l.Target, err)
 	}
+	copy(head, b)
 	for _, s := range signatures {
 		if bytes.Equal(head[s.off:s.off+int64(len(s.sign))], s.sign) {
 			l.Text = s.text

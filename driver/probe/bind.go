@@ -88,13 +88,21 @@ func Bind(ctx context.Context, address, to string) (Binding, error) {
 	return newBinder().bind(ctx, address, to)
 }
 
+// bindOp names the operation for messages.
+func bindOp(to string) string {
+	if to == DriverKernel {
+		return "unbind"
+	}
+	return "bind"
+}
+
 var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
 
 func (b binder) plan(address, to string) (p Binding, err error) {
 	dir := "bus/pci/devices/" + address
 	p = Binding{Address: address, To: to, Loses: []string{}}
 	refuse := func(class error, format string, args ...any) (Binding, error) {
-		return p, base.Errorf("bind", address, class, format, args...)
+		return p, base.Errorf(bindOp(to), address, class, format, args...)
 	}
 	switch {
 	case !pciAddress.MatchString(address):
@@ -137,7 +145,7 @@ func (b binder) bind(ctx context.Context, address, to string) (Binding, error) {
 	}
 	release, err := b.claim(b.pci("bus/pci/devices/"+address, address).Disks)
 	if err != nil {
-		return p, base.Wrap("bind", address, err)
+		return p, base.Wrap(bindOp(to), address, err)
 	}
 	defer release()
 	dir := "bus/pci/devices/" + address
@@ -150,7 +158,7 @@ func (b binder) bind(ctx context.Context, address, to string) (Binding, error) {
 		override = "" // it binds by its table of devices
 	}
 	if err := b.change(ctx, address, override, to); err != nil {
-		err = base.Wrap("bind", address+" to "+to, err)
+		err = base.Wrap(bindOp(to), address+" to "+to, err)
 		undo := b.change(context.WithoutCancel(ctx), address, before, p.From)
 		if undo != nil {
 			return p, errors.Join(err, base.Errorf("give back", address, undo, "to %q", p.From))

@@ -156,3 +156,27 @@ func Pwrite(f *FD, b []byte, off int64) (int, error) {
 func SyncFS(f *FD) error {
 	return Retry(time.Time{}, func() error { return unix.Syncfs(f.Int()) })
 }
+
+// Written tells how many of the first n bytes of a file were written to, as its
+// file system knows it: reads of holes, and of space that was only reserved, do
+// not reach the disk. The error is the
+// system's.
+func Written(f *FD, n int64) (int64, error) {
+	var sum int64
+	for at := int64(0); at < n; {
+		from, err := unix.Seek(f.Int(), at, unix.SEEK_DATA)
+		if err == unix.ENXIO || err == nil && from >= n {
+			break // only a hole is left
+		}
+		if err != nil {
+			return 0, err
+		}
+		to, err := unix.Seek(f.Int(), from, unix.SEEK_HOLE)
+		if err != nil {
+			return 0, err
+		}
+		sum += min(to, n) - from
+		at = to
+	}
+	return sum, nil
+}

@@ -268,3 +268,28 @@ func TestRaiseNofile(t *testing.T) {
 		t.Errorf("%d, %v, the hard limit is %d", n, err, was.Hard)
 	}
 }
+
+// TestWritten: holes, and nothing but holes, do not count.
+func TestWritten(t *testing.T) {
+	f, err := unix.Open(filepath.Join(t.TempDir(), "f"), unix.ReadWrite|unix.Create, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	const size, part = 4 << 20, 64 << 10
+	if err := unix.Truncate(f, size); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []int64{0, part, 2 * part} {
+		n, err := unix.Written(f, size)
+		if err != nil || n < want || n > want*16 {
+			t.Fatalf("after %d writes of %d bytes: %d, %v", i, part, n, err)
+		}
+		if _, err := unix.Pwrite(f, make([]byte, part), int64(i+1)*(1<<20)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, err := unix.Written(f, 1<<20+part/2); err != nil || n != part/2 {
+		t.Fatalf("up to the middle of a write: %d, %v", n, err)
+	}
+}

@@ -23,6 +23,7 @@ type DeviceReport struct {
 	Capacity  int64       `json:"capacity"`
 	Link      probe.Link  `json:"link"`      // of the disk, if the kernel knows one
 	NUMANode  int         `json:"numa_node"` // -1 if unknown
+	Unwritten int64       `json:"unwritten"` // bytes of a file that were never written: reads of them do not reach the disk
 	Reasons   []string    `json:"reasons"`   // why it is driven as it is
 	Rows      []DeviceRow `json:"rows"`
 }
@@ -56,8 +57,25 @@ func (r *DeviceReport) describe(d *device) {
 	if t, err := probe.Parse(in.Target); err == nil && t.Scheme == "file" {
 		if st, err := unix.StatPath(t.Rest); err == nil && st.Kind == unix.KindBlock {
 			r.Link, r.NUMANode = probe.LinkOf(st.Rdev)
+		} else if err == nil {
+			r.Unwritten = unwritten(t.Rest, in.Capacity)
 		}
 	}
+}
+
+// unwritten is how many bytes of a file were never written; 0 where that is not
+// known.
+func unwritten(path string, size int64) int64 {
+	f, err := unix.Open(path, unix.ReadOnly, 0)
+	if err != nil {
+		return 0
+	}
+	defer func() { _ = f.Close() }()
+	n, err := unix.Written(f, size)
+	if err != nil {
+		return 0
+	}
+	return size - n
 }
 
 // clocks says what the times of a report are.
@@ -68,6 +86,10 @@ func (r *DeviceReport) clocks() string {
 	}
 	if r.Transport == "sim" {
 		return "Times are those of the wall; the model's own work is part of them."
+	}
+	if r.Unwritten > 0 {
+		return "Times are those of the wall. " + base.FormatBytes(r.Unwritten) + " of the file were never written: READS OF THEM DO NOT REACH THE DISK.\n" +
+			"Write the file from end to end first (bench --op write)."
 	}
 	return "Times are those of the wall."
 }

@@ -90,6 +90,11 @@ func deviceCases(o *BenchOptions, controller bool) ([]bench.DeviceCase, error) {
 			}
 		}
 	}
+	for _, depth := range o.Depths {
+		if depth < 0 { // 0 is that of the batch
+			return nil, usage("bench", "--depth %d: 1 or more, or 0 for the size of the batch", depth)
+		}
+	}
 	if len(out) == 0 || len(out) > maxDeviceCases {
 		return nil, usage("bench", "%d cases: 1 to %d are possible, and a batch is not larger than the depth", len(out), maxDeviceCases)
 	}

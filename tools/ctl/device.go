@@ -79,9 +79,16 @@ func deviceList(ctx context.Context, e *Env, t *Target, args []string, sysfs str
 	}
 	doc.Controllers = append(doc.Controllers, found...)
 	if e.JSON {
-		return e.emit(doc)
+		err = e.emit(doc)
+	} else {
+		err = e.deviceListText(&doc)
 	}
-	return e.deviceListText(&doc)
+	for i := range doc.Targets {
+		if err == nil && errors.Is(doc.Targets[i].refused, base.ErrNotFound) {
+			err = quietly(ExitNotFound) // the list says which
+		}
+	}
+	return err
 }
 
 // describeTarget looks at a target. Only one that makes no sense is an error.

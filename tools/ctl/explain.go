@@ -59,6 +59,9 @@ func Explain(ctx context.Context, e *Env, t *Target, targets []string, size int6
 }
 
 func explain(ctx context.Context, e *Env, t *Target, targets []string, size int64) error {
+	if size < 1 {
+		return usage("explain", "--size %d: at least 1", size)
+	}
 	set, err := e.gpuSettings(t)
 	if err != nil {
 		return err
@@ -167,7 +170,7 @@ func explainTarget(ctx context.Context, target string, gpus []*probedGPU, set xf
 		}
 		defer closeDevices([]driver.Device{d})
 		in := d.Info()
-		row.Transport, row.Reasons = in.Transport, in.Reasons
+		row.Transport, row.Reasons = in.Transport, append(in.Reasons, "explain opens it for reading only")
 		if end, err = xfer.Extent(d, 0, in.Capacity); err != nil {
 			return nil, err
 		}

@@ -85,8 +85,26 @@ func format(ctx context.Context, e *Env, t *Target, o FormatOptions) error {
 		return e.emit(doc)
 	}
 	l := doc.Layout
-	return e.say("made store %v: %s of space in slabs of %s on %s, metadata in %s",
-		l.StoreID, base.FormatBytes(l.PoolBytes), base.FormatBytes(l.SlabBytes), count(int64(len(l.Devices)), "device"), doc.Meta)
+	if err := e.say("made store %v: %s of space in slabs of %s on %s, metadata in %s",
+		l.StoreID, base.FormatBytes(l.PoolBytes), base.FormatBytes(l.SlabBytes), count(int64(len(l.Devices)), "device"), doc.Meta); err != nil {
+		return err
+	}
+	return e.showLost(doc)
+}
+
+// showLost tells what was overwritten.
+func (e *Env) showLost(d *formatDoc) error {
+	for _, p := range d.Devices {
+		if p.Holds != "" {
+			if err := e.say("lost: %s, which held %s", p.Target, p.Holds); err != nil {
+				return err
+			}
+		}
+	}
+	if d.Holds != "" {
+		return e.say("lost: %s, which held %s", d.Meta, d.Holds)
+	}
+	return nil
 }
 
 // planFormat looks at everything that format would touch.

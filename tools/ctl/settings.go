@@ -29,8 +29,8 @@ func (e *Env) gpuSettings(t *Target) (xfer.Settings, error) {
 	}
 	if t.Dir != "" {
 		c, err := readConfig(t.Dir)
-		if err != nil && !errors.Is(err, base.ErrNotFound) {
-			return xfer.Settings{}, err
+		if err != nil && (!errors.Is(err, base.ErrNotFound) || len(t.Devices) == 0 || t.Meta == "") {
+			return xfer.Settings{}, err // with both named, the directory need not have one
 		}
 		if err == nil {
 			set, err := c.gpuLayer(filepath.Join(t.Dir, ConfigName))
