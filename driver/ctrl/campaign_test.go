@@ -38,17 +38,19 @@ type campaign struct {
 	// before the writes that no flush has covered.
 	stale   map[int64][]uint32
 	version uint32
-	cuts    int               // power cuts so far
+	cuts    int               // power cuts and removals so far
 	memory  [2]*driver.Region // used in turns
 	sums    [2]uint32         // of the memory when its last batch had ended
 	used    [2]bool
 	resets  int
+	opt     ctrl.Options
+	before  int64 // commands of devices that were pulled out
 }
 
 // campaignFaults are the kinds that the campaign draws from.
 var campaignFaults = []sim.Kind{sim.FaultLose, sim.FaultLoseCompletion, sim.FaultDuplicate, sim.FaultWrongSQID, sim.FaultWildSQHD,
 	sim.FaultUnknownCID, sim.FaultStatus, sim.FaultFatal, sim.FaultFatal,
-	sim.FaultOnes, sim.FaultPower, sim.FaultPower, sim.FaultDelay}
+	sim.FaultOnes, sim.FaultPower, sim.FaultPower, sim.FaultRemove, sim.FaultRemove, sim.FaultDelay}
 
 const (
 	campaignSpan   = 48 * base.MiB // of the device
@@ -151,7 +153,11 @@ func (c *campaign) round(turn int) {
 	wait(c.t, b)
 	c.answers(b, r)
 	c.sums[turn], c.used[turn] = crc32.ChecksumIEEE(r.CPU()), true
-	if c.d.State() != driver.StateReady {
+	switch c.d.State() {
+	case driver.StateReady:
+	case driver.StateRemoved:
+		c.replug()
+	default:
 		c.s.Script()
 		if err := c.d.Reset(bg(c.t)); err != nil {
 			c.t.Fatal(err)
@@ -168,6 +174,29 @@ func (c *campaign) round(turn int) {
 	}
 }
 
+// replug puts the device back that was pulled out, and brings it up anew.
+func (c *campaign) replug() {
+	c.t.Helper()
+	c.s.Script()
+	c.before += c.d.Stats().Commands
+	if err := c.d.Close(bg(c.t)); err != nil {
+		c.t.Fatal(err)
+	}
+	c.s.Insert()
+	c.open()
+}
+
+func (c *campaign) open() {
+	c.t.Helper()
+	var err error
+	if c.d, err = ctrl.Open(bg(c.t), c.s, c.opt); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// commands that were sent so far.
+func (c *campaign) commands() int64 { return c.before + c.d.Stats().Commands }
+
 // answers checks what a batch has brought.
 func (c *campaign) answers(b *driver.Batch, r *driver.Region) {
 	c.t.Helper()
@@ -178,7 +207,7 @@ func (c *campaign) answers(b *driver.Batch, r *driver.Region) {
 		switch {
 		case q.Op == driver.OpFlush:
 			continue
-		case q.Err != nil && !errors.Is(q.Err, base.ErrIsolated) && !errors.As(q.Err, &st):
+		case q.Err != nil && !errors.Is(q.Err, base.ErrIsolated) && !errors.Is(q.Err, base.ErrDeviceGone) && !errors.As(q.Err, &st):
 			c.t.Fatalf("entry %d: %v", i, q.Err)
 		case q.Err == nil && q.Done != q.Len:
 			c.t.Fatalf("entry %d: %d of %d bytes and no error", i, q.Done, q.Len)
@@ -230,7 +259,8 @@ func (c *campaign) durable(b *driver.Batch) {
 			}
 		}
 	}
-	if cuts := c.s.Fired()[sim.FaultPower]; cuts != c.cuts {
+	fired := c.s.Fired()
+	if cuts := fired[sim.FaultPower] + fired[sim.FaultRemove]; cuts != c.cuts {
 		c.cuts = cuts
 		for lba, may := range c.stale {
 			c.holds[lba] = union(slices.Clone(c.holds[lba]), may)
@@ -274,7 +304,13 @@ func TestFaultCampaign(t *testing.T) {
 			change(&cfg, &o)
 			c.block = 1 << cfg.Namespaces[0].BlockShift
 			c.s = model(t, cfg)
-			c.d = opened(t, c.s, o)
+			c.opt = o
+			c.open()
+			defer func() {
+				if err := c.d.Close(bg(t)); err != nil {
+					t.Errorf("close: %v", err)
+				}
+			}()
 			for i := range c.memory {
 				r, err := driver.AllocRegion(campaignMemory, "campaign")
 				if err != nil {
@@ -287,10 +323,10 @@ func TestFaultCampaign(t *testing.T) {
 			if !dma.OffHeap {
 				limit /= 6
 			}
-			for turn := 0; c.d.Stats().Commands < limit; turn = 1 - turn {
+			for turn := 0; c.commands() < limit; turn = 1 - turn {
 				c.round(turn)
 			}
-			t.Logf("%d commands, %d resets, faults %v", c.d.Stats().Commands, c.resets, c.s.Fired())
+			t.Logf("%d commands, %d resets, faults %v", c.commands(), c.resets, c.s.Fired())
 			if c.resets < int(limit/400) {
 				t.Errorf("only %d resets", c.resets)
 			}

@@ -142,7 +142,7 @@ func (s *Sim) Ones() {
 	s.wakeAll()
 }
 
-// Remove pulls the device out. It never comes back.
+// Remove pulls the device out, until Insert.
 func (s *Sim) Remove() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,6 +154,17 @@ func (s *Sim) remove() {
 	s.bus.master = false
 	s.ops = s.ops[:0]
 	s.wakeAll()
+}
+
+// Insert puts a device that was pulled out back, as after a power cut. Whoever
+// drove it has closed it. Its namespaces are in memory: files were closed.
+func (s *Sim) Insert() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.removed {
+		s.removed, s.closed = false, false
+		s.power()
+	}
 }
 
 // Power cuts the power for an instant: the cache and the commands in flight are
