@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -296,4 +297,41 @@ func TestQuirks(t *testing.T) {
 	if _, err := ctrl.Open(bg(t), model(t, cfg), quiet); !errors.Is(err, base.ErrNotSupported) || !strings.Contains(err.Error(), "Apple T2") {
 		t.Errorf("%v", err)
 	}
+}
+
+// TestControllersTogether prints how long one controller that needs 200 ms takes,
+// and eight at the same time: bring-up waits on each one's own clock only.
+func TestControllersTogether(t *testing.T) {
+	open := func(n int) time.Duration {
+		var all []*sim.Sim
+		for range n {
+			cfg := sim.Default(4 << 20)
+			cfg.Real, cfg.ReadyDelay = true, 200*time.Millisecond
+			all = append(all, model(t, cfg))
+		}
+		devs := make([]*ctrl.Device, n)
+		began := time.Now()
+		var wg sync.WaitGroup
+		for i, s := range all {
+			wg.Go(func() {
+				var err error
+				if devs[i], err = ctrl.Open(bg(t), s, quiet); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		took := time.Since(began)
+		for _, d := range devs {
+			if d == nil {
+				continue
+			}
+			if err := d.Close(bg(t)); err != nil {
+				t.Error(err)
+			}
+		}
+		return took
+	}
+	one, eight := open(1), open(8)
+	t.Logf("one controller %v, eight %v, ratio %.2f", one, eight, float64(eight)/float64(one))
 }
