@@ -13,6 +13,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/dma"
 	"github.com/ugds-store/ugds/meta/metatest"
 )
 
@@ -157,8 +158,11 @@ func flips(t *testing.T, o Options, img image, name string, strict bool, judge f
 	rng := newRand(t)
 	good := img[name]
 	most := 300
-	if *long {
+	switch {
+	case *long:
 		most = 20000
+	case !dma.OffHeap: // the race detector makes each one slow, and one goroutine has no races
+		most = 80
 	}
 	for _, at := range offsets(rng, len(good), most) {
 		bad := slices.Clone(good)
