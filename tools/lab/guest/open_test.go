@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -81,26 +82,38 @@ func bind(t testing.TB, address, driver string) {
 
 // openHW opens a controller through the transport under test. Whoever opens it
 // closes it.
-func openHW(t testing.TB, address string) hw.Device {
+func openHW(t testing.TB, address string) (d hw.Device) {
 	t.Helper()
-	switch *transport {
-	case "vfio":
-		bind(t, address, "vfio-pci")
-		d, err := vfio.Open(address)
+	eventually(t, address+" can be opened", func() bool {
+		var err error
+		switch *transport {
+		case "vfio":
+			bind(t, address, "vfio-pci")
+			d, err = asHW(vfio.Open(address))
+		case "kdrv":
+			bind(t, address, kdrv.Module)
+			d, err = asHW(kdrv.Open(soon(t), address))
+		default:
+			t.Fatalf("unknown transport %q", *transport)
+		}
+		if errors.Is(err, syscall.ENODEV) { // a slot in which it was just plugged still settles
+			t.Log(err)
+			return false
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		return d
-	case "kdrv":
-		bind(t, address, kdrv.Module)
-		d, err := kdrv.Open(soon(t), address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return d
+		return true
+	})
+	return d
+}
+
+// asHW keeps a nil pointer from becoming an interface that is not nil.
+func asHW[D hw.Device](d D, err error) (hw.Device, error) {
+	if err != nil {
+		return nil, err
 	}
-	t.Fatalf("unknown transport %q", *transport)
-	return nil
+	return d, nil
 }
 
 func within(t testing.TB, d time.Duration) context.Context {
