@@ -171,6 +171,11 @@ var shapes = []shape{
 		suites: []suite{{name: "surprise", pkg: "tools/lab/guest", args: []string{"-transport", "vfio", "-test.run", "^TestLong"}}},
 	},
 	{
+		name: "surprise-kdrv", long: true, append: noKernelDriver, kmod: true,
+		devices: devices, images: images,
+		suites: []suite{{name: "kdrv", pkg: "tools/lab/guest", args: []string{"-transport", "kdrv", "-test.run", "^TestLongUnplug$"}}},
+	},
+	{
 		name: "cuts", cuts: 3, iommu: true, append: noKernelDriver,
 		modules: []string{"vfio-pci", "vfio_iommu_type1", "virtio_blk", "ext4"},
 		devices: cutDevices(),

@@ -179,9 +179,9 @@ func TestDeviceEvents(t *testing.T) {
 	}
 }
 
-// TestDeviceUnplug: somebody asks for the device while it is in use. What is in flight
+// TestLongUnplug: somebody asks for the device while it is in use. What is in flight
 // ends, the device is closed, and when it comes back it has what was written.
-func TestDeviceUnplug(t *testing.T) {
+func TestLongUnplug(t *testing.T) {
 	address := nth(t, classNVMe, slotSSD)
 	d, _ := openCtrl(t, slotSSD, ctrl.Options{Watch: 5 * time.Millisecond})
 	from := region(t, base.MiB, 10)
