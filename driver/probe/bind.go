@@ -7,10 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/ugds-store/ugds/driver/hw/kdrv"
+	"github.com/ugds-store/ugds/driver/hw/vfio"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/unix"
 )
@@ -83,7 +85,9 @@ func (b binder) has(driver string) bool {
 // ErrInUse and whoever uses it: a mount, swap, a device built on it, a process. When
 // anything fails the controller is given back to the driver that it had, and the
 // error says so if that fails too. ErrNotFound for an address or driver that does not
-// exist, ErrNotSupported for VFIO without an IOMMU, or the system's error.
+// exist, ErrNotSupported for VFIO without an IOMMU, ErrGroupNotViable for VFIO when other
+// drivers have devices of the IOMMU group that are no NVMe controllers, or the system's
+// error.
 func Bind(ctx context.Context, address, to string) (Binding, error) {
 	return newBinder().bind(ctx, address, to)
 }
@@ -125,6 +129,11 @@ func (b binder) plan(address, to string) (p Binding, err error) {
 		_, err := refuse(base.ErrNotSupported, "no IOMMU translates for it")
 		return p, base.WithHint(err, "boot with intel_iommu=on or amd_iommu=on, or bind it to %s", DriverModule)
 	}
+	if to == DriverVFIO {
+		if err := b.groupAllows(address); err != nil {
+			return p, err
+		}
+	}
 	for _, d := range b.pci(dir, address).Disks {
 		p.Loses = append(p.Loses, d.Path)
 	}
@@ -136,6 +145,18 @@ func (b binder) plan(address, to string) (p Binding, err error) {
 		return refuse(base.ErrInUse, "%s", strings.Join(who, "; "))
 	}
 	return p, nil
+}
+
+// groupAllows refuses a controller whose IOMMU group VFIO could not have afterwards. Its
+// NVMe controllers are bound one after the other, so those do not count.
+func (b binder) groupAllows(address string) error {
+	others := slices.DeleteFunc(vfio.Neighbours(string(b.kernel), address), func(n vfio.Neighbour) bool {
+		return n.Class == nvmeClass
+	})
+	if len(others) > 0 {
+		return vfio.NotViable("bind", address, others)
+	}
+	return nil
 }
 
 func (b binder) bind(ctx context.Context, address, to string) (Binding, error) {

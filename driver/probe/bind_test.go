@@ -172,3 +172,42 @@ func TestBindRefused(t *testing.T) {
 		t.Errorf("%v, wrote %q", err, b.writes)
 	}
 }
+
+// TestA02BindGroup: a controller is not given to VFIO, and not taken from the kernel,
+// when another driver has a device of its IOMMU group. Other NVMe controllers there are
+// no reason: they are bound next.
+func TestA02BindGroup(t *testing.T) {
+	for _, c := range []struct {
+		class, driver, to string
+		refused           bool
+	}{
+		{"0x010601", "ahci", DriverVFIO, true}, {"0x010601", "", DriverVFIO, false}, {nvmeClass, DriverKernel, DriverVFIO, false},
+		{"0x060400", "pcieport", DriverVFIO, false}, {"0x010601", "ahci", DriverModule, false},
+	} {
+		b := newBus(t, DriverKernel)
+		const other = "0000:01:00.1"
+		b.put("bus/pci/devices/"+other+"/class", c.class+"\n")
+		for _, address := range []string{anSSD, other} {
+			b.put("kernel/iommu_groups/7/devices/"+address, "")
+			if err := os.Symlink("../../../../kernel/iommu_groups/7", b.path("bus/pci/devices/"+address+"/iommu_group")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if c.driver != "" {
+			if err := os.Symlink("../../drivers/"+c.driver, b.path("bus/pci/devices/"+other+"/driver")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err := b.binder().bind(context.Background(), anSSD, c.to)
+		if !c.refused {
+			if err != nil || b.driver() != c.to {
+				t.Errorf("%+v: %v, bound to %q", c, err, b.driver())
+			}
+			continue
+		}
+		if !errors.Is(err, base.ErrGroupNotViable) || !strings.Contains(err.Error(), other+" (ahci)") || len(b.writes) > 0 ||
+			b.driver() != DriverKernel {
+			t.Errorf("%+v: %v, bound to %q, wrote %q", c, err, b.driver(), b.writes)
+		}
+	}
+}

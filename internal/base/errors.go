@@ -32,6 +32,10 @@ var (
 	ErrMetaFull     = errors.New("metadata disk full")
 	ErrInUse        = errors.New("in use")
 	ErrLeaseExpired = errors.New("lease expired")
+
+	// ErrGroupNotViable is an ErrInUse: other drivers have devices of the IOMMU
+	// group of one that VFIO is to give away.
+	ErrGroupNotViable = fmt.Errorf("IOMMU group not viable: %w", ErrInUse)
 )
 
 // Error says what was tried on what, and why it failed.

@@ -148,6 +148,7 @@ func (s *Sim) store(off uint64, v uint32) {
 		s.ring(off, v)
 		return
 	}
+	s.kicks.Add(1)
 	switch off {
 	case nvme.RegAQA, nvme.RegASQ, nvme.RegASQ + 4, nvme.RegACQ, nvme.RegACQ + 4:
 		if s.cc.Enabled() {

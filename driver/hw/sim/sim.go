@@ -10,12 +10,14 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ugds-store/ugds/driver/hw"
 	"github.com/ugds-store/ugds/driver/nvme"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/dma"
+	"github.com/ugds-store/ugds/internal/unix"
 )
 
 // maxViolations bounds how many violations are kept; all are counted.
@@ -68,6 +70,8 @@ type Sim struct {
 	fired   [faultKinds]int
 	vectors []*vector
 	kick    chan struct{} // something to do for a waiter
+	kicks   atomic.Uint32 // how often there was; read without mu
+	napping atomic.Bool   // a waiter sleeps until something is due
 
 	observer   func(Seen)
 	watched    bool   // the observer is being called
@@ -296,6 +300,9 @@ func (s *Sim) Access(addr uint64, p []byte, write bool) error {
 
 // Now implements hw.Clock.
 func (s *Sim) Now() time.Duration {
+	if s.cfg.Real {
+		return time.Since(s.start)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.clock()
@@ -309,8 +316,11 @@ func (s *Sim) clock() time.Duration {
 }
 
 // idlePauses is how many pauses in a row do nothing before the real clock's
-// pauses sleep.
-const idlePauses = 64
+// pauses sleep, and maxRest is for how long one does at most.
+const (
+	idlePauses = 64
+	maxRest    = 500 * time.Microsecond
+)
 
 // Pause implements hw.Clock: the model does one step.
 func (s *Sim) Pause(until time.Duration) {
@@ -323,11 +333,14 @@ func (s *Sim) Pause(until time.Duration) {
 	if s.idle++; did {
 		s.idle = 0
 	}
-	rest := s.idle > idlePauses && (s.cfg.Real || s.held)
+	var rest time.Duration
+	if s.idle > idlePauses && (s.cfg.Real || s.held) {
+		rest = min(s.upcoming()-s.clock(), maxRest)
+	}
 	s.mu.Unlock()
 	switch {
-	case rest:
-		time.Sleep(20 * time.Microsecond)
+	case rest > 0:
+		unix.Delay(rest)
 	case !did:
 		runtime.Gosched()
 	}
@@ -338,14 +351,26 @@ func (s *Sim) Pause(until time.Duration) {
 // in a machine.
 func (s *Sim) Serve(ctx context.Context) {
 	for ctx.Err() == nil {
+		seen := s.kicks.Load()
 		s.mu.Lock()
 		did := s.step(hw.Forever)
+		next, looks := s.upcoming(), s.shadows.values != 0
 		s.mu.Unlock()
-		if !did {
+		if did {
+			continue
+		}
+		runtime.Gosched()
+		// The driver would wait up to a millisecond for a lock that is always taken
+		// again at once, so there is no lock while there is nothing to do.
+		for i := 0; i < serveIdle && s.cfg.Real && !looks && s.kicks.Load() == seen && s.Now() < next; i++ {
 			runtime.Gosched()
 		}
 	}
 }
+
+// serveIdle is how many times Serve looks for work without the lock before it looks
+// with it.
+const serveIdle = 1000
 
 // step does what is to be done now, or moves the virtual clock to what comes next,
 // but not past until. It tells whether anything happened.

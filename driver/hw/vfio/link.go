@@ -12,15 +12,27 @@ import (
 	"github.com/ugds-store/ugds/internal/unix"
 )
 
-const (
-	sysDevices    = "/sys/bus/pci/devices/"
-	containerPath = "/dev/vfio/vfio"
-	driverName    = "vfio-pci"
-)
+const driverName = "vfio-pci"
+
+// system is where the kernel shows devices, and what it says of a group. Tests have
+// a tree of their own.
+type system struct {
+	sysfs  string
+	groups string // the folder of the groups and of the container
+	viable func(group *unix.FD) (bool, error)
+}
+
+var linux = system{"/sys", "/dev/vfio", unix.VFIOGroupViable}
+
+// device is the folder of a PCI device.
+func (s system) device(address string) string { return deviceDir(s.sysfs, address) }
+
+func deviceDir(sysfs, address string) string { return sysfs + "/bus/pci/devices/" + address }
 
 // link is a device that is open through VFIO: a container of its own, with the
 // device's group in it.
 type link struct {
+	in        system
 	name      string // "pci:0000:01:00.0"
 	address   string // as sysfs names it
 	container *unix.FD
@@ -31,8 +43,8 @@ type link struct {
 }
 
 // openLink opens the device at a PCI address such as "0000:01:00.0".
-func openLink(address string) (*link, error) {
-	l := &link{name: "pci:" + address, address: address}
+func openLink(in system, address string) (*link, error) {
+	l := &link{in: in, name: "pci:" + address, address: address}
 	if err := l.open(); err != nil {
 		return nil, errors.Join(err, l.close())
 	}
@@ -40,11 +52,11 @@ func openLink(address string) (*link, error) {
 }
 
 func (l *link) open() error {
-	number, err := groupOf(l.address)
+	number, err := l.in.groupOf(l.address)
 	if err != nil {
 		return err
 	}
-	if err := l.openGroup("/dev/vfio/" + number); err != nil {
+	if err := l.openGroup(l.in.groups + "/" + number); err != nil {
 		return err
 	}
 	if err := l.openContainer(); err != nil {
@@ -67,13 +79,13 @@ func (l *link) open() error {
 }
 
 // groupOf finds the group of a device that is bound to our driver.
-func groupOf(address string) (string, error) {
-	name := "pci:" + address
-	if _, err := os.Stat(sysDevices + address); err != nil || filepath.Base(address) != address {
+func (s system) groupOf(address string) (string, error) {
+	name, dir := "pci:"+address, s.device(address)
+	if _, err := os.Stat(dir); err != nil || filepath.Base(address) != address {
 		return "", base.Errorf("open", name, base.ErrNotFound, "there is no such PCI device")
 	}
-	driver, _ := os.Readlink(sysDevices + address + "/driver")
-	group, err := os.Readlink(sysDevices + address + "/iommu_group")
+	driver, _ := os.Readlink(dir + "/driver")
+	group, err := os.Readlink(dir + "/iommu_group")
 	switch {
 	case err != nil:
 		return "", base.WithHint(base.Errorf("open", name, base.ErrNotSupported, "no IOMMU translates for it"),
@@ -101,11 +113,11 @@ func (l *link) openGroup(path string) error {
 		}
 		return base.Wrap("open", l.name+": "+path, err)
 	}
-	viable, err := unix.VFIOGroupViable(l.group)
+	viable, err := l.in.viable(l.group)
 	if err == nil && !viable {
-		err = base.Errorf("open", l.name, base.ErrInUse, "other devices of its IOMMU group have drivers: %s", strings.Join(neighbours(sysDevices, l.address), ", "))
+		return NotViable("open", l.name, Neighbours(l.in.sysfs, l.address))
 	}
-	return err
+	return base.Wrap("open", l.name+": "+path, err)
 }
 
 // holder names the process that has a group open, as far as it can be seen.
@@ -119,34 +131,60 @@ func holder(path string) string {
 	return "another process has it"
 }
 
-// neighbours lists the devices of a device's group that are bound to other drivers.
-// devices is the folder of all devices, with a slash.
-func neighbours(devices, address string) (out []string) {
-	dirs, _ := os.ReadDir(devices + address + "/iommu_group/devices")
+// Neighbour is another device of an IOMMU group, with the driver that keeps the group
+// from VFIO.
+type Neighbour struct{ Address, Driver, Class string }
+
+// classBridge begins the class of PCI bridges, whose driver does no DMA.
+const classBridge = "0x0604"
+
+// Neighbours lists the devices of a device's group that keep it from VFIO: those of
+// drivers that do DMA. sysfs is usually /sys.
+func Neighbours(sysfs, address string) (out []Neighbour) {
+	dirs, _ := os.ReadDir(deviceDir(sysfs, address) + "/iommu_group/devices")
 	for _, d := range dirs {
-		driver, err := os.Readlink(devices + d.Name() + "/driver")
-		if err == nil && filepath.Base(driver) != driverName {
-			out = append(out, d.Name()+" ("+filepath.Base(driver)+")")
+		to, err := os.Readlink(deviceDir(sysfs, d.Name()) + "/driver")
+		if err != nil {
+			continue // none has it
+		}
+		class, _ := os.ReadFile(deviceDir(sysfs, d.Name()) + "/class")
+		n := Neighbour{d.Name(), filepath.Base(to), strings.TrimSpace(string(class))}
+		if n.Driver != driverName && n.Driver != "pci-stub" && !strings.HasPrefix(n.Class, classBridge) {
+			out = append(out, n)
 		}
 	}
 	return out
 }
 
+// NotViable is the error for a device whose group VFIO cannot have because of others.
+func NotViable(op, object string, others []Neighbour) error {
+	var names, addresses []string
+	for _, n := range others {
+		names, addresses = append(names, n.Address+" ("+n.Driver+")"), append(addresses, n.Address)
+	}
+	if len(names) == 0 { // it has changed meanwhile, or sysfs is not to be seen
+		return base.Errorf(op, object, base.ErrGroupNotViable, "other drivers have devices of it")
+	}
+	return base.WithHint(base.Errorf(op, object, base.ErrGroupNotViable, "other drivers have devices of it: %s", strings.Join(names, ", ")),
+		"unbind %s from their drivers, or bind the controller to the kernel module", strings.Join(addresses, " and "))
+}
+
 // openContainer gives the group a container with a type 1 IOMMU.
 func (l *link) openContainer() (err error) {
-	if l.container, err = unix.Open(containerPath, unix.ReadWrite, 0); err != nil {
-		return base.Wrap("open", containerPath, err)
+	path := l.in.groups + "/vfio"
+	if l.container, err = unix.Open(path, unix.ReadWrite, 0); err != nil {
+		return base.Wrap("open", path, err)
 	}
 	version, err := unix.VFIOVersion(l.container)
 	if err != nil {
 		return err
 	}
 	if version != unix.VFIOAPIVersion || !unix.VFIOExtension(l.container, unix.VFIOType1v2) {
-		return base.Errorf("use", containerPath, base.ErrNotSupported, "version %d, type 1 IOMMU: %v (module vfio_iommu_type1)", version,
+		return base.Errorf("use", path, base.ErrNotSupported, "version %d, type 1 IOMMU: %v (module vfio_iommu_type1)", version,
 			unix.VFIOExtension(l.container, unix.VFIOType1v2))
 	}
 	if err := unix.VFIOSetContainer(l.group, l.container); err != nil {
-		return base.Wrap("put the group into", containerPath, err)
+		return base.Wrap("put the group into", path, err)
 	}
 	if err := unix.VFIOSetIOMMU(l.container, unix.VFIOType1v2); err != nil {
 		if unix.ErrnoOf(err) == unix.EPERM {
@@ -172,7 +210,7 @@ func (l *link) close() (err error) {
 
 // attribute reads a number that sysfs has about the device; unknown when it has not.
 func (l *link) attribute(name string, unknown int64) int64 {
-	text, err := os.ReadFile(sysDevices + l.address + "/" + name)
+	text, err := os.ReadFile(l.in.device(l.address) + "/" + name)
 	if err != nil {
 		return unknown
 	}

@@ -13,7 +13,7 @@ type Peer struct{ link *link }
 // OpenPeer opens the device at a PCI address, which is bound to vfio-pci. The errors
 // are those of Open.
 func OpenPeer(address string) (*Peer, error) {
-	l, err := openLink(address)
+	l, err := openLink(linux, address)
 	if err != nil {
 		return nil, err
 	}

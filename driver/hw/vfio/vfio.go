@@ -63,11 +63,14 @@ type Device struct {
 
 // Open opens the controller at a PCI address such as "0000:01:00.0", which is bound
 // to vfio-pci. It can not reach memory until Start. ErrNotFound and ErrInvalid for
-// the address and its binding, ErrLocked when another process has it, ErrInUse when
-// its IOMMU group has devices of other drivers, ErrNotSupported without an IOMMU.
-func Open(address string) (d *Device, err error) {
+// the address and its binding, ErrLocked when another process has it,
+// ErrGroupNotViable when other drivers have devices of its IOMMU group,
+// ErrNotSupported without an IOMMU.
+func Open(address string) (*Device, error) { return open(linux, address) }
+
+func open(in system, address string) (d *Device, err error) {
 	d = &Device{Wall: hw.NewWall(), notices: make(chan hw.Notice, notices)}
-	if d.link, err = openLink(address); err != nil {
+	if d.link, err = openLink(in, address); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
