@@ -359,15 +359,21 @@ func (d *Device) createQueues(ctx context.Context) error {
 	}
 	list = min(list, 1<<d.cc.PageShift())
 	var queues []*queue
+	most := d.cap.QueueEntries() // up to 65,536: not a uint16
 	for id := uint16(1); id <= uint16(d.granted); id++ {
 		g := d.groupFor(uint32(id))
-		size := min(uint32(g.depth)+1, d.cap.QueueEntries())
-		q, err := newQueue(d, id, size, size-1, list)
+		size := min(uint32(g.depth)+1, most)
+		q, err := d.largestQueue(id, size, list)
 		if err != nil {
 			d.retire(queues)
 			return err
 		}
 		queues = append(queues, q)
+		if q.size < size {
+			most = q.size
+			d.reason("queues of at most %d commands: there is no more memory in one piece", most-1)
+		}
+		size = q.size
 		if err = d.openVector(q, g.mode); err != nil {
 			d.retire(queues)
 			return err
@@ -396,6 +402,19 @@ func (d *Device) createQueues(ctx context.Context) error {
 	}
 	d.share(queues)
 	return nil
+}
+
+// largestQueue makes an I/O queue of up to size entries: half as many, and half again,
+// when the transport has no piece of memory that is large enough (B-14). The depth is
+// known before any memory is kept, so each ring is allocated once, at its size.
+func (d *Device) largestQueue(id uint16, size uint32, list int64) (*queue, error) {
+	for {
+		q, err := newQueue(d, id, size, size-1, list)
+		if !errors.Is(err, base.ErrNoSpace) || size == nvme.MinQueueEntries {
+			return q, err
+		}
+		size = max(size/2, nvme.MinQueueEntries)
+	}
 }
 
 // openVector gives a queue the interrupt vector with its own number; the admin

@@ -200,7 +200,8 @@ func (d *Device) Stats() driver.Stats {
 }
 
 // Close implements driver.Device: it waits for what is in flight, announces the
-// shutdown to the controller, which writes its cache (Base 3.6.1), and stops it.
+// shutdown to the controller, which writes its cache (Base 3.6.1), and stops it. An
+// ErrBusy has an *InFlightError inside, which lists the requests.
 func (d *Device) Close(ctx context.Context) error {
 	if err := d.lockCtl(ctx, "close"); err != nil {
 		return err
@@ -264,7 +265,8 @@ func (d *Device) freeOwn() {
 }
 
 // drain waits until nothing is in flight and, when the device is isolated, until
-// it has stopped; ErrBusy when ctx ends first.
+// it has stopped. When ctx ends first it is ErrBusy, with an *InFlightError and the
+// context's error inside.
 func (d *Device) drain(ctx context.Context) error {
 	for {
 		d.mu.Lock()
@@ -283,8 +285,8 @@ func (d *Device) drain(ctx context.Context) error {
 			return nil
 		}
 		if err := ctx.Err(); err != nil {
-			return base.WithHint(base.Errorf("close", d.info.Target, base.ErrBusy, "%d requests in flight: %w",
-				d.unended.Load(), err), "wait for them and close again")
+			return base.WithHint(base.Errorf("close", d.info.Target, base.ErrBusy, "%w: %w",
+				d.listInFlight(), err), "wait for them and close again")
 		}
 		if isolated {
 			select {

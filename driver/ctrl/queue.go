@@ -80,7 +80,8 @@ type queue struct {
 }
 
 // newQueue allocates a queue of size entries for up to depth commands. listBytes
-// is the memory for the list of each; a power of two up to a page.
+// is the memory for the list of each; a power of two up to a page. ErrNoSpace when
+// fewer entries or a smaller depth may do; nothing is kept then.
 func newQueue(d *Device, id uint16, size, depth uint32, listBytes int64) (_ *queue, err error) {
 	q := &queue{dev: d, id: id, size: size, phase: true, mask: uint16(1)<<bits.Len32(depth-1) - 1, tally: tally{d: d}}
 	q.due.Store(int64(hw.Forever))
@@ -89,10 +90,10 @@ func newQueue(d *Device, id uint16, size, depth uint32, listBytes int64) (_ *que
 			q.release()
 		}
 	}()
-	for _, m := range []struct {
+	for _, m := range []struct { // the largest first, of which there is none most often
 		to    **hw.Buffer
 		bytes int64
-	}{{&q.sq, int64(size) * nvme.CommandSize}, {&q.cq, int64(size) * nvme.CompletionSize}, {&q.lists, int64(depth) * listBytes}} {
+	}{{&q.lists, int64(depth) * listBytes}, {&q.sq, int64(size) * nvme.CommandSize}, {&q.cq, int64(size) * nvme.CompletionSize}} {
 		if *m.to, err = d.hw.Alloc(m.bytes, "nvme queues"); err != nil {
 			return nil, err
 		}

@@ -119,7 +119,8 @@ type Memory interface {
 	// Alloc gives size bytes of zeroed memory for queues and lists. They are
 	// contiguous for the device, and a page boundary for the processor and for
 	// the device is where they begin. owner names them in dma.Usage. ErrInvalid
-	// for a size below 1, or the system's error.
+	// for a size below 1, ErrNoSpace when there is no such piece but there may be a
+	// smaller one, or the system's error.
 	Alloc(size int64, owner string) (*Buffer, error)
 
 	// Map makes mem reachable, which must stay where it is until Unmap. ErrInvalid

@@ -293,3 +293,16 @@ func TestWritten(t *testing.T) {
 		t.Fatalf("up to the middle of a write: %d, %v", n, err)
 	}
 }
+
+// TestDelay: it never returns early, whether it sleeps or spins.
+func TestDelay(t *testing.T) {
+	for _, d := range []time.Duration{-1, 0, 1, 5 * time.Microsecond, 20 * time.Microsecond, 21 * time.Microsecond, 150 * time.Microsecond, 2 * time.Millisecond} {
+		for range 20 {
+			start := time.Now()
+			unix.Delay(d)
+			if took := time.Since(start); took < d {
+				t.Errorf("a delay of %v took %v", d, took)
+			}
+		}
+	}
+}

@@ -77,3 +77,13 @@ func TestNotBound(t *testing.T) {
 		}
 	}
 }
+
+// TestB14LargestPiece: more than the module gives in one piece is ErrNoSpace, so that
+// the driver asks for less.
+func TestB14LargestPiece(t *testing.T) {
+	for size, want := range map[int64]error{unix.KdrvAllocMax + 1: base.ErrNoSpace, 1 << 62: base.ErrNoSpace, 0: base.ErrInvalid, -1: base.ErrInvalid} {
+		if _, err := new(Device).Alloc(size, "test"); !errors.Is(err, want) {
+			t.Errorf("%d bytes: %v, want %v", size, err, want)
+		}
+	}
+}

@@ -12,16 +12,23 @@ import (
 )
 
 // Alloc implements hw.Memory: pages of the kernel, near the device. At most 4 MiB,
-// the largest piece of memory that is contiguous without an IOMMU.
+// the largest piece of memory that is contiguous without an IOMMU; ErrNoSpace beyond,
+// and when the kernel has no piece of the size.
 func (d *Device) Alloc(size int64, owner string) (*hw.Buffer, error) {
-	if size < 1 || size > unix.KdrvAllocMax {
-		return nil, base.Errorf("allocate", owner, base.ErrInvalid, "%d bytes, the module gives 1 to %d", size, unix.KdrvAllocMax)
+	switch {
+	case size < 1:
+		return nil, base.Errorf("allocate", owner, base.ErrInvalid, "%d bytes", size)
+	case size > unix.KdrvAllocMax:
+		return nil, base.Errorf("allocate", owner, base.ErrNoSpace, "%d bytes in one piece, the module gives up to %d", size, unix.KdrvAllocMax)
 	}
 	if err := d.usableMemory("allocate from"); err != nil {
 		return nil, err
 	}
 	a := unix.KdrvAlloc{Len: uint64(size)}
 	if err := unix.KdrvDoAlloc(d.fd, &a); err != nil {
+		if unix.ErrnoOf(err) == unix.ENOMEM {
+			return nil, base.Errorf("allocate "+base.FormatBytes(size)+" for", owner, base.ErrNoSpace, "no such piece of memory: %w", err)
+		}
 		return nil, d.refused("allocate "+base.FormatBytes(size)+" for", owner, a.Why, err)
 	}
 	n := base.AlignUp(size, int64(d.info.PageSize))
