@@ -30,7 +30,7 @@ func TestReplayOnModels(t *testing.T) {
 			text, all := madeTrace(testenv.Seed(t), 200)
 			there := map[uint64]bool{}
 			for range 2 {
-				refs, hits, puts := oneByOne(all, there)
+				refs, hits, puts := testenv.CountTrace(all, there)
 				d, err := l.replay(t, t.Context(), text, ReplayOptions{BlockBytes: 4096, Verify: true})
 				if err != nil || d.References != refs || d.Hits != hits || d.Puts != puts || d.Verified != hits {
 					t.Fatalf("%+v, %v; want %d references, %d hits, %d puts", d, err, refs, hits, puts)

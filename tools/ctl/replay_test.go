@@ -16,48 +16,17 @@ import (
 	"github.com/ugds-store/ugds/store"
 )
 
-// madeTrace is a trace of the shape that a service for language models leaves:
-// conversations that begin alike and grow, some ids twice in a request.
+// madeTrace is a trace of the right shape, and its text.
 func madeTrace(r *rand.Rand, requests int) (text string, all [][]uint64) {
 	var b strings.Builder
-	next := uint64(1)
 	clock := 0
-	for range requests {
-		ids := []uint64{0} // every request begins with the same block
-		if len(all) > 0 && r.IntN(3) > 0 {
-			from := all[max(0, len(all)-1-r.IntN(50))]
-			ids = append([]uint64(nil), from[:1+r.IntN(len(from))]...)
-		}
-		for n := r.IntN(40); n > 0; n-- {
-			if r.IntN(20) == 0 {
-				ids = append(ids, ids[r.IntN(len(ids))])
-				continue
-			}
-			ids = append(ids, next)
-			next++
-		}
+	all = testenv.Trace(r, requests)
+	for _, ids := range all {
 		clock += r.IntN(2000)
-		all = append(all, ids)
 		list, _ := json.Marshal(ids)
 		fmt.Fprintf(&b, `{"timestamp": %d, "input_length": %d, "output_length": 7, "hash_ids": %s}`+"\n", clock, 512*len(ids), list)
 	}
 	return b.String(), all
-}
-
-// oneByOne counts what a replay of the requests must count.
-func oneByOne(all [][]uint64, there map[uint64]bool) (refs, hits, puts int64) {
-	for _, ids := range all {
-		for _, id := range ids {
-			refs++
-			if there[id] {
-				hits++
-			} else {
-				puts++
-				there[id] = true
-			}
-		}
-	}
-	return refs, hits, puts
 }
 
 func (l *lab) replay(t *testing.T, ctx context.Context, text string, o ReplayOptions) (replayDoc, error) {
@@ -85,7 +54,7 @@ func TestReplay(t *testing.T) {
 		text, all := madeTrace(testenv.Seed(t), 150)
 		there := map[uint64]bool{}
 		for _, part := range []int{50, 150, 150} {
-			refs, hits, puts := oneByOne(all[:part], there)
+			refs, hits, puts := testenv.CountTrace(all[:part], there)
 			d, err := l.replay(t, t.Context(), text, ReplayOptions{BlockBytes: block, Verify: true, Limit: part % 150})
 			if err != nil {
 				t.Fatal(err)
@@ -147,7 +116,7 @@ func TestReplayStops(t *testing.T) {
 	if err := json.Unmarshal(l.out.Bytes(), &d); err != nil {
 		t.Fatal(err)
 	}
-	refs, hits, puts := oneByOne(all[:10], map[uint64]bool{})
+	refs, hits, puts := testenv.CountTrace(all[:10], map[uint64]bool{})
 	if d.Error == nil || d.Error.Class != "interrupted" || d.Requests != 10 || d.References != refs || d.Hits != hits || d.Puts != puts {
 		t.Fatalf("%+v; want %d, %d, %d", d, refs, hits, puts)
 	}
