@@ -196,10 +196,11 @@ func (b binder) change(ctx context.Context, address, override, want string) erro
 	if err := b.ask(ctx, dir+"/driver_override", override+"\n"); err != nil {
 		return err
 	}
-	if b.link(dir, "driver") == want {
+	now := b.bound(dir)
+	if now == want {
 		return nil
 	}
-	if b.link(dir, "driver") != "" {
+	if now != "" {
 		if err := b.ask(ctx, dir+"/driver/unbind", address); err != nil {
 			return err
 		}
@@ -211,7 +212,7 @@ func (b binder) change(ctx context.Context, address, override, want string) erro
 		return err
 	}
 	for end := time.Now().Add(b.wait); ; time.Sleep(boundPoll) {
-		switch now := b.link(dir, "driver"); {
+		switch now := b.bound(dir); {
 		case now == want:
 			return nil
 		case now != "", time.Now().After(end), ctx.Err() != nil:
@@ -219,6 +220,16 @@ func (b binder) change(ctx context.Context, address, override, want string) erro
 				"the kernel's log says why it did not take the device")
 		}
 	}
+}
+
+// bound is the driver that has a device, "" if none. The kernel names a driver before it
+// has asked it to take the device, and keeps the device locked until it knows; whoever
+// reads the override waits for that.
+func (b binder) bound(dir string) string {
+	if b.link(dir, "driver") != "" {
+		b.text(dir, "driver_override")
+	}
+	return b.link(dir, "driver")
 }
 
 // ask writes an attribute. The kernel may take long, for a device that does not
@@ -249,8 +260,14 @@ func holders(k kernel, address string) (out []string, err error) {
 		for _, h := range d.Holders {
 			out = append(out, d.Path+": "+h)
 		}
-		if dev, ok := unix.ParseDev(k.text("class/block/"+d.Name, "dev")); ok {
-			processes(d.Path, unix.KindBlock, dev)
+		for _, name := range append([]string{d.Name}, k.partitions(d.Name)...) {
+			if dev, ok := unix.ParseDev(k.text("class/block/"+name, "dev")); ok {
+				processes("/dev/"+name, unix.KindBlock, dev)
+			}
+		}
+		past := "ng" + strings.TrimPrefix(d.Name, "nvme") // for commands past the block layer
+		if dev, ok := unix.ParseDev(k.text("class/nvme-generic/"+past, "dev")); ok {
+			processes("/dev/"+past, unix.KindChar, dev)
 		}
 	}
 	for _, class := range []string{"nvme", "ugds_drv"} {
@@ -272,6 +289,17 @@ func holders(k kernel, address string) (out []string, err error) {
 	return out, nil
 }
 
+// hiddenHolder names what holds a disk and is not seen from here: a mount of another
+// mount namespace, such as a container's.
+func hiddenHolder(d Disk) string {
+	if st, err := unix.StatPath(d.Path); err == nil {
+		if pid, point := unix.MountedElsewhere(st.Rdev); pid != 0 {
+			return fmt.Sprintf("process %d (%s) has it mounted on %s, where this process does not see it", pid, unix.ProcName(pid), point)
+		}
+	}
+	return "something holds it that this process cannot see"
+}
+
 // claimDisks opens disks exclusively, so that nobody mounts one between the look and
 // the change. ErrInUse when something holds one that could not be seen.
 func claimDisks(disks []Disk) (release func(), err error) {
@@ -286,7 +314,7 @@ func claimDisks(disks []Disk) (release func(), err error) {
 		switch {
 		case errors.Is(err, unix.EBUSY):
 			release()
-			return nil, base.Errorf("claim", d.Path, base.ErrInUse, "something holds it that this process cannot see: %w", err)
+			return nil, base.Errorf("claim", d.Path, base.ErrInUse, "%s: %w", hiddenHolder(d), err)
 		case err != nil:
 			release()
 			return nil, base.Wrap("claim", d.Path, err)

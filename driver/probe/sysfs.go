@@ -203,6 +203,17 @@ func (k kernel) disk(name string) Disk {
 	return d
 }
 
+// partitions lists those of a disk, by name.
+func (k kernel) partitions(disk string) (out []string) {
+	names, _ := k.list("class/block/" + disk)
+	for _, n := range names {
+		if k.text("class/block/"+disk+"/"+n, "partition") != "" {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
 // judged says whether a store can have the controller.
 func (c Controller) judged() Controller {
 	if c.Disks == nil {

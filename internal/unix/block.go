@@ -104,10 +104,20 @@ func BlockHolders(d Dev) []string {
 		}
 		holders, _ := os.ReadDir("/sys/dev/block/" + dev.String() + "/holders")
 		for _, h := range holders {
-			out = append(out, "the device "+h.Name()+" is built on it")
+			out = append(out, "the device "+deviceName(h.Name())+" is built on it")
 		}
 	}
 	return append(out, swapsOn(devs)...)
+}
+
+// deviceName is a block device by its name, with what it is called: a volume of the
+// device mapper is known by another name than dm-3.
+func deviceName(name string) string {
+	b, err := os.ReadFile("/sys/class/block/" + name + "/dm/name")
+	if err != nil {
+		return name
+	}
+	return name + " (" + strings.TrimSpace(string(b)) + ")"
 }
 
 // partitions lists the partitions of a whole disk.

@@ -2,6 +2,8 @@ package unix
 
 import (
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,8 +19,39 @@ type Mount struct {
 }
 
 // Mounts lists the mounts that this process sees.
-func Mounts() ([]Mount, error) {
-	b, err := os.ReadFile("/proc/self/mountinfo")
+func Mounts() ([]Mount, error) { return mountsOf("self") }
+
+// MountedElsewhere finds a process that has a block device, or a partition of it, mounted
+// in its own mount namespace, such as one in a container, and where; 0 if there is none
+// that can be seen.
+func MountedElsewhere(d Dev) (pid int, point string) {
+	devs := append([]Dev{d}, partitions(d)...)
+	own, _ := os.Readlink("/proc/self/ns/mnt")
+	seen := map[string]bool{own: true}
+	dirs, _ := os.ReadDir("/proc")
+	for _, e := range dirs {
+		n, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		ns, err := os.Readlink("/proc/" + e.Name() + "/ns/mnt")
+		if err != nil || seen[ns] {
+			continue
+		}
+		seen[ns] = true
+		mounts, _ := mountsOf(e.Name())
+		for _, m := range mounts {
+			if slices.Contains(devs, m.Dev) {
+				return n, m.Point
+			}
+		}
+	}
+	return 0, ""
+}
+
+// mountsOf lists the mounts that a process sees.
+func mountsOf(process string) ([]Mount, error) {
+	b, err := os.ReadFile("/proc/" + process + "/mountinfo")
 	if err != nil {
 		return nil, err
 	}
