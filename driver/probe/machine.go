@@ -74,8 +74,9 @@ func (m machine) findings() []Finding {
 	for i := range controllers {
 		out = append(out, m.controller(&controllers[i], len(nodes)))
 	}
-	return append(out, Finding{"peer-to-peer", Fallback,
-		"not tried: every pair of a controller and a GPU is tested with a pattern before its direct path is used", ""})
+	return append(out, m.nodes(controllers, len(nodes)), Finding{"peer-to-peer", Fallback,
+		"not tried: every pair of a controller and a GPU is tested with a pattern before its direct path is used",
+		"put and get with --gpu say which way the bytes went, and why"})
 }
 
 // iommus lists the IOMMUs that the kernel has taken into use.
@@ -147,7 +148,7 @@ func (m machine) module() Finding {
 func (m machine) vfio() Finding {
 	switch {
 	case len(m.iommus()) == 0:
-		return Finding{"VFIO", Refused, "it needs an IOMMU", ""}
+		return Finding{"VFIO", Refused, "it needs an IOMMU", "see IOMMU; the module works without"}
 	case !m.exists("sys/bus/pci/drivers/" + DriverVFIO):
 		return Finding{"VFIO", Fallback, "not loaded", "modprobe vfio-pci"}
 	}
@@ -162,7 +163,7 @@ func (m machine) secureBoot() Finding {
 	b, err := os.ReadFile(found[0])
 	switch {
 	case err != nil || len(b) != 5: // four bytes of attributes, and the value
-		return Finding{"Secure Boot", Fallback, "its state cannot be read", ""}
+		return Finding{"Secure Boot", Fallback, "its state cannot be read", "mokutil --sb-state tells it"}
 	case b[4] == 0:
 		return Finding{"Secure Boot", Good, "off", ""}
 	}
@@ -179,7 +180,8 @@ func (m machine) lockdown() Finding {
 	case mode == "none":
 		return Finding{"lockdown", Good, "off", ""}
 	}
-	return Finding{"lockdown", Fallback, mode + ": the module gives out only controllers for which an IOMMU translates", ""}
+	return Finding{"lockdown", Fallback, mode + ": the module gives out only controllers for which an IOMMU translates",
+		"see IOMMU; or boot without lockdown"}
 }
 
 func (m machine) hugePages() Finding {
@@ -234,8 +236,18 @@ func (m machine) controller(c *Controller, nodes int) Finding {
 	case c.Usable:
 		f.Verdict = Fallback
 		f.Mend = "ugdsctl device bind " + c.Address + " gives it to the store alone"
+	case c.Driver != DriverKernel:
+		f.Verdict = Refused
+		f.Reason, _, _ = strings.Cut(c.Why, ": ")
+		f.Mend = "ugdsctl device bind " + c.Address
 	default:
 		f.Verdict = Refused
+		f.Mend = "take another"
+		for _, d := range c.Disks {
+			for _, h := range d.Holders {
+				f.Mend += "; " + d.Path + ": " + h
+			}
+		}
 	}
 	where := []string{}
 	if nodes > 1 {
@@ -250,6 +262,34 @@ func (m machine) controller(c *Controller, nodes int) Finding {
 	}
 	if len(where) > 0 {
 		f.Reason += " (" + strings.Join(where, ", ") + ")"
+	}
+	return f
+}
+
+// nodes says whether a store that is started here has its memory beside its controllers.
+func (m machine) nodes(controllers []Controller, nodes int) Finding {
+	f := Finding{Name: "NUMA", Verdict: Good}
+	if nodes < 2 {
+		f.Reason = "one node"
+		return f
+	}
+	var on []string
+	for _, c := range controllers {
+		if n := strconv.Itoa(c.NUMANode); c.NUMANode >= 0 && !slices.Contains(on, n) {
+			on = append(on, n)
+		}
+	}
+	memory := ""
+	for line := range strings.Lines(m.text("proc/self/status")) {
+		if list, ok := strings.CutPrefix(line, "Mems_allowed_list:"); ok {
+			memory = strings.TrimSpace(list)
+		}
+	}
+	f.Reason = fmt.Sprintf("%d nodes; controllers are on %s, memory of what is started here comes from %s", nodes,
+		orNone(strings.Join(on, ", ")), orNone(memory))
+	if len(on) > 1 || len(on) == 1 && memory != on[0] {
+		f.Verdict = Fallback
+		f.Mend = "start a store on the node of its controllers: numactl --cpunodebind=" + on[0] + " --membind=" + on[0]
 	}
 	return f
 }

@@ -36,6 +36,11 @@ func TestMachineFindings(t *testing.T) {
 		}
 		return out
 	}
+	numa := func(controller, memory string) map[string]string {
+		return map[string]string{"sys/devices/system/node/node0/x": "", "sys/devices/system/node/node1/x": "",
+			"sys/bus/pci/devices/0000:01:00.0/class": nvmeClass, "sys/bus/pci/devices/0000:01:00.0/numa_node": controller,
+			"proc/self/status": "VmPin: 0 kB\nMems_allowed_list:\t" + memory + "\n"}
+	}
 	const efi = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 	for _, c := range []struct {
 		name, verdict, says string
@@ -72,6 +77,11 @@ func TestMachineFindings(t *testing.T) {
 			"sys/bus/pci/devices/0000:01:00.0/nvme/nvme0/x": "", "sys/class/nvme/nvme0/nvme0n1/x": ""}},
 		{"controller 0000:01:00.0", Refused, "NUMA node 1", map[string]string{"sys/bus/pci/devices/0000:01:00.0/class": nvmeClass,
 			"sys/bus/pci/devices/0000:01:00.0/numa_node": "1", "sys/devices/system/node/node0/x": "", "sys/devices/system/node/node1/x": ""}},
+		{"controller 0000:01:00.0", Refused, "ugdsctl device bind", map[string]string{"sys/bus/pci/devices/0000:01:00.0/class": nvmeClass}},
+		{"NUMA", Good, "one node", nil},
+		{"NUMA", Good, "controllers are on none", numa("-1", "0-1")},
+		{"NUMA", Good, "controllers are on 1", numa("1", "1")},
+		{"NUMA", Fallback, "numactl --cpunodebind=1", numa("1", "0-1")},
 		{"peer-to-peer", Fallback, "not tried", nil},
 	} {
 		got := Finding{}
@@ -82,6 +92,9 @@ func TestMachineFindings(t *testing.T) {
 		}
 		if got.Verdict != c.verdict || !strings.Contains(got.Reason+got.Mend, c.says) {
 			t.Errorf("%s of %v: %+v, want %s and %q", c.name, c.files, got, c.verdict, c.says)
+		}
+		if got.Verdict != Good && got.Mend == "" && got.Name != "controllers" {
+			t.Errorf("%s is %s, and nothing is said to mend it", got.Name, got.Verdict)
 		}
 	}
 	m := picture(t, nil)
