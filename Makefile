@@ -84,7 +84,7 @@ lab:
 ## lab-full: the same, and what takes minutes, with a cover profile
 lab-full:
 	@mkdir -p bin
-	$(GO) run ./tools/lab -full -cover bin/lab.cover
+	$(GO) run ./tools/lab -full -cover bin/lab.cover $(if $(TRACE),-trace $(TRACE))
 
 ## soak: the long forms, for a night; each run has seeds of its own
 soak:

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"debug/elf"
 	"fmt"
 	"os"
@@ -117,6 +118,13 @@ func (b *builder) initrd(s *shape, file string) error {
 			return err
 		}
 	}
+	if options.trace != "" {
+		text, err := firstLines(options.trace, replayRequests)
+		if err != nil {
+			return err
+		}
+		t[traceFile] = treeFile{data: text}
+	}
 	t["mods/order"] = treeFile{data: []byte(strings.Join(order, "\n") + "\n")}
 	var script strings.Builder
 	for _, u := range s.suites {
@@ -129,6 +137,9 @@ func (b *builder) initrd(s *shape, file string) error {
 			return err
 		}
 		args := u.args
+		if options.trace != "" {
+			args = append([]string{"-trace", "/" + traceFile}, args...)
+		}
 		if options.cover != "" {
 			args = append([]string{"-test.coverprofile", "/tmp/" + u.name + ".cover"}, args...)
 		}
@@ -145,6 +156,19 @@ func (b *builder) initrd(s *shape, file string) error {
 		return err
 	}
 	return out.Close()
+}
+
+// traceFile is where the guest has the trace, if one is given.
+const traceFile = "trace"
+
+// firstLines gives at most n lines of a file.
+func firstLines(file string, n int) ([]byte, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	lines := bytes.SplitAfterN(text, []byte("\n"), n+1)
+	return bytes.Join(lines[:min(n, len(lines))], nil), nil
 }
 
 func shellWords(words []string) string {

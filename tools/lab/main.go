@@ -24,7 +24,7 @@ import (
 var options struct {
 	full, keep, update, verbose bool
 	shape, run, cache, accel    string
-	cover                       string
+	cover, trace                string
 	seed                        uint64
 }
 
@@ -40,6 +40,7 @@ func main() {
 	flag.StringVar(&options.cache, "cache", os.Getenv("UGDS_LAB_CACHE"), "folder for kernels")
 	flag.Uint64Var(&options.seed, "seed", 0, "of the power cuts; 0 takes one from the clock")
 	flag.StringVar(&options.cover, "cover", "", "file for the cover profile of driver/... in the guests")
+	flag.StringVar(&options.trace, "trace", "", "replay the first requests of this file, one a line in JSON, instead of made ones")
 	flag.StringVar(&options.accel, "accel", "", "kvm or tcg; found by itself when empty")
 	flag.Parse()
 	code, err := lab()
@@ -98,13 +99,22 @@ func lab() (int, error) {
 func runShapes(b *builder, pattern *regexp.Regexp) (int, error) {
 	var total result
 	ran, lines := 0, covered{}
-	if name := "kmod-" + oldSeries; options.full && pattern.MatchString(name) {
+	for _, job := range []struct {
+		name string
+		do   func() error
+	}{{"kmod-" + oldSeries, b.buildOld}, {"kmod-style", b.checkStyle}} {
+		if !options.full || !pattern.MatchString(job.name) {
+			continue
+		}
 		ran++
-		if err := b.buildOld(); err != nil {
-			return 2, err
+		begin := time.Now()
+		if err := job.do(); err != nil {
+			fmt.Printf("%v\nFAIL\tlab/%s\n", err, job.name)
+			total.failed++
+			continue
 		}
 		total.passed++
-		fmt.Printf("ok  \tlab/%s\n", name)
+		fmt.Printf("ok  \tlab/%s\t%.1fs\n", job.name, time.Since(begin).Seconds())
 	}
 	for i := range shapes {
 		s := &shapes[i]

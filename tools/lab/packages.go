@@ -15,6 +15,7 @@ var programs = []struct{ program, pkg string }{
 	{"mkfs.ext4", "e2fsprogs"},
 	{"make", "make"},
 	{"gcc", "gcc"},
+	{"perl", "perl"},
 }
 
 // need installs what is missing. Only the superuser can; others are told.

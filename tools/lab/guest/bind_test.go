@@ -5,31 +5,17 @@ package guest
 import (
 	"bytes"
 	"context"
-	"errors"
 	"flag"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/ugds-store/ugds/driver/hw/kdrv"
 	"github.com/ugds-store/ugds/driver/probe"
-	"github.com/ugds-store/ugds/internal/base"
 )
 
 var bindRounds = flag.Int("bind-rounds", 20, "how often a controller goes to our driver and back")
-
-// boundTo is the driver that has a controller.
-func boundTo(address string) string {
-	to, err := os.Readlink(sysPCI + "devices/" + address + "/driver")
-	if err != nil {
-		return ""
-	}
-	return filepath.Base(to)
-}
 
 // kernelDisk gives the nth controller to the kernel's driver, and its block device.
 func kernelDisk(t testing.TB, n int) (address, disk string) {
@@ -143,73 +129,4 @@ func TestBindRestores(t *testing.T) {
 	}
 	_, disk = kernelDisk(t, 0)
 	mark(t, disk, text, false)
-}
-
-// TestBindInUse: what uses a disk is named, and the disk stays.
-func TestBindInUse(t *testing.T) {
-	address, disk := kernelDisk(t, 1)
-	refused := func(what string, says ...string) {
-		t.Helper()
-		_, err := probe.Bind(soon(t), address, probe.DriverModule)
-		if !errors.Is(err, base.ErrInUse) || boundTo(address) != probe.DriverKernel {
-			t.Errorf("%s: %v, bound to %q", what, err, boundTo(address))
-			return
-		}
-		for _, s := range says {
-			if !strings.Contains(err.Error(), s) {
-				t.Errorf("%s: %v does not name %s", what, err, s)
-			}
-		}
-	}
-	sh(t, "mke2fs", disk)
-	if err := os.MkdirAll("/tmp/mounted", 0o755); err != nil {
-		t.Fatal(err)
-	}
-	sh(t, "mount", "-t", "ext2", disk, "/tmp/mounted")
-	refused("mounted", disk, "/tmp/mounted")
-	sh(t, "umount", "/tmp/mounted")
-	sh(t, "mkswap", disk)
-	sh(t, "swapon", disk)
-	refused("swap", "swap")
-	sh(t, "swapoff", disk)
-	holder := exec.Command("sh", "-c", "exec sleep 60 <"+disk)
-	if err := holder.Start(); err != nil {
-		t.Fatal(err)
-	}
-	pid := "process " + strconv.Itoa(holder.Process.Pid)
-	eventually(t, "the process opens it", func() bool {
-		to, _ := os.Readlink("/proc/" + strconv.Itoa(holder.Process.Pid) + "/fd/0")
-		return to == disk
-	})
-	refused("open elsewhere", pid, disk)
-	_ = holder.Process.Kill()
-	_ = holder.Wait()
-	if _, err := probe.Bind(soon(t), address, probe.DriverModule); err != nil {
-		t.Errorf("free again: %v", err)
-	}
-	d, err := kdrv.Open(soon(t), address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := another("hold", "UGDS_LAB_ADDRESS="+address)
-	if err := d.Close(); err != nil {
-		t.Error(err)
-	}
-	out, err := c.StdoutPipe()
-	if err == nil {
-		err = c.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	waitFor(out, "held")
-	if _, err := probe.Bind(soon(t), address, probe.DriverKernel); !errors.Is(err, base.ErrInUse) ||
-		!strings.Contains(err.Error(), "process "+strconv.Itoa(c.Process.Pid)) {
-		t.Errorf("with an owner: %v", err)
-	}
-	_ = c.Process.Kill()
-	_ = c.Wait()
-	if _, err := probe.Bind(soon(t), address, probe.DriverKernel); err != nil || boundTo(address) != probe.DriverKernel {
-		t.Errorf("without: %v", err)
-	}
 }

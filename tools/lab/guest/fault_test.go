@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -179,9 +181,19 @@ func TestDeviceEvents(t *testing.T) {
 	}
 }
 
+var unplugRounds = flag.Int("unplug-rounds", 10, "how often a controller is pulled out and put back")
+
 // TestLongUnplug: somebody asks for the device while it is in use. What is in flight
 // ends, the device is closed, and when it comes back it has what was written.
 func TestLongUnplug(t *testing.T) {
+	for i := range *unplugRounds {
+		if !t.Run(fmt.Sprint(i), unplug) {
+			return
+		}
+	}
+}
+
+func unplug(t *testing.T) {
 	address := nth(t, classNVMe, slotSSD)
 	d, _ := openCtrl(t, slotSSD, ctrl.Options{Watch: 5 * time.Millisecond})
 	from := region(t, base.MiB, 10)
@@ -211,11 +223,10 @@ func TestLongUnplug(t *testing.T) {
 		_, err := os.Stat(sysPCI + "devices/" + address)
 		return os.IsNotExist(err)
 	})
-	plug := func() (done bool) {
-		answer := qmpTry(t, "device_add", map[string]any{"driver": "nvme", "id": "nvme3", "serial": "LAB3", "drive": "d3", "bus": "slot0"})
-		return answer == ""
-	}
-	eventually(t, "the slot is free", plug)
+	eventually(t, "the slot is free", func() bool { // the kernel ejects it after it has forgotten it
+		return qmpTry(t, "device_add", map[string]any{"driver": "nvme", "id": "nvme3", "serial": "LAB3", "drive": "d3",
+			"bus": "slot0", "share-rw": true}) == ""
+	})
 	eventually(t, "it is back", func() bool { return len(devicesOf(t, classNVMe)) == slotSSD+1 })
 	again, _ := openCtrl(t, slotSSD, ctrl.Options{})
 	to := region(t, base.MiB, 11)

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -66,45 +65,52 @@ func writeSys(t testing.TB, file, text string) {
 func bind(t testing.TB, address, driver string) {
 	t.Helper()
 	dir := sysPCI + "devices/" + address
-	if now, err := os.Readlink(dir + "/driver"); err == nil {
-		if filepath.Base(now) == driver {
-			return
-		}
+	if now := boundTo(address); now == driver {
+		return
+	} else if now != "" {
 		writeSys(t, dir+"/driver/unbind", address)
 	}
 	writeSys(t, dir+"/driver_override", driver)
 	eventually(t, address+" is bound to "+driver, func() bool { // a device that was just plugged is not ready for it
 		writeSys(t, sysPCI+"drivers_probe", address)
-		now, err := os.Readlink(dir + "/driver")
-		return err == nil && filepath.Base(now) == driver
+		return boundTo(address) == driver
 	})
+}
+
+// boundTo is the driver that has a device, "" if none. The kernel names a driver before it
+// has asked it to take the device, and keeps the device locked until it knows; whoever
+// reads the override waits for that.
+func boundTo(address string) string {
+	dir := sysPCI + "devices/" + address
+	if _, err := os.Readlink(dir + "/driver"); err != nil {
+		return ""
+	}
+	_, _ = os.ReadFile(dir + "/driver_override")
+	to, err := os.Readlink(dir + "/driver")
+	if err != nil {
+		return ""
+	}
+	return filepath.Base(to)
 }
 
 // openHW opens a controller through the transport under test. Whoever opens it
 // closes it.
 func openHW(t testing.TB, address string) (d hw.Device) {
 	t.Helper()
-	eventually(t, address+" can be opened", func() bool {
-		var err error
-		switch *transport {
-		case "vfio":
-			bind(t, address, "vfio-pci")
-			d, err = asHW(vfio.Open(address))
-		case "kdrv":
-			bind(t, address, kdrv.Module)
-			d, err = asHW(kdrv.Open(soon(t), address))
-		default:
-			t.Fatalf("unknown transport %q", *transport)
-		}
-		if errors.Is(err, syscall.ENODEV) { // a slot in which it was just plugged still settles
-			t.Log(err)
-			return false
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return true
-	})
+	var err error
+	switch *transport {
+	case "vfio":
+		bind(t, address, "vfio-pci")
+		d, err = asHW(vfio.Open(address))
+	case "kdrv":
+		bind(t, address, kdrv.Module)
+		d, err = asHW(kdrv.Open(soon(t), address))
+	default:
+		t.Fatalf("unknown transport %q", *transport)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	return d
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/ugds-store/ugds/driver/ctrl"
 	"github.com/ugds-store/ugds/driver/hw/vfio"
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/unix"
 	"github.com/ugds-store/ugds/meta"
 	"github.com/ugds-store/ugds/store"
 )
@@ -32,10 +33,9 @@ const (
 )
 
 // peerMemory is n bytes of the BAR that plays a GPU's memory, in the way of the
-// transport: a window of VFIO, or a dma-buf.
-func peerMemory(t testing.TB, n int64) *driver.Region {
+// transport: a window of VFIO, or a dma-buf; and a view of it for whoever plays the GPU.
+func peerMemory(t testing.TB, n int64) (r *driver.Region, view []byte) {
 	t.Helper()
-	var r *driver.Region
 	if *transport == "vfio" {
 		gpu := nth(t, classFakeGPU, 0)
 		bind(t, gpu, "vfio-pci")
@@ -53,8 +53,14 @@ func peerMemory(t testing.TB, n int64) *driver.Region {
 			t.Fatal(err)
 		}
 		r = driver.NewWindowRegion(w.FD, w.Off, n)
+		view, err = unix.MmapShared(unix.NewFD(w.FD, "peer"), w.Off, n) // the peer closes the descriptor
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Munmap(view) })
 	} else {
-		buf, _ := gpuMemory(t, 0, n, 0)
+		var buf *unix.FD
+		buf, view = gpuMemory(t, 0, n, 0)
 		r = driver.NewFDRegion(buf.Int(), n, nil)
 	}
 	t.Cleanup(func() {
@@ -62,7 +68,7 @@ func peerMemory(t testing.TB, n int64) *driver.Region {
 			t.Error(err)
 		}
 	})
-	return r
+	return r, view
 }
 
 // valueOf is the value of key i. Every second one goes through the peer's memory.
@@ -84,7 +90,8 @@ func newMover(t testing.TB) *mover {
 	t.Helper()
 	m := &mover{}
 	m.scratch, _ = openCtrl(t, 1, ctrl.Options{Queues: 2})
-	m.host, m.peer = region(t, valueBytes, 0), peerMemory(t, valueBytes)
+	m.host = region(t, valueBytes, 0)
+	m.peer, _ = peerMemory(t, valueBytes)
 	return m
 }
 
