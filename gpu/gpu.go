@@ -23,7 +23,7 @@ const (
 	HostPage = 4096
 	// PinPage is the granularity by which drivers pin GPU memory, in bytes.
 	PinPage = 64 << 10
-	// MaxMoves is the largest number of entries of one Stream.Move.
+	// MaxMoves is the largest number of entries of one Stream.Move or Stream.Sum.
 	MaxMoves = 65536
 )
 
@@ -86,7 +86,7 @@ type Info struct {
 	CanFlush bool // FlushWrites works
 	DMABuf   bool // exports work
 	MemOps   bool // streams can write and await 64-bit cells
-	Mover    bool // Stream.Move works: a kernel could be loaded
+	Mover    bool // Stream.Move and Stream.Sum work, if the kernels can be loaded
 }
 
 // Backend is one GPU library. Safe for concurrent use.
@@ -185,6 +185,11 @@ type Stream interface {
 	// unchanged until the kernel ended. Entries have no order and must not
 	// overlap. ErrNotSupported where no kernel could be loaded.
 	Move(table Ptr, count int) error
+	// Sum queues a kernel that computes the CRC-32C of each of the count ranges of
+	// a table made with PutSum, and stores it into the table, for a Summer. The
+	// table is at an address that the GPU reaches and writes. MaxMoves bounds it.
+	// ErrNotSupported where no kernel could be loaded.
+	Sum(table Ptr, count int) error
 	// WriteCell queues the store of v to the 8 bytes at p.
 	WriteCell(p Ptr, v uint64) error
 	// AwaitCell holds the stream until the 8 bytes at p are v or more, by

@@ -38,6 +38,7 @@ type item struct {
 	// gets
 	off, n int64  // the wanted range of the value
 	whole  bool   // check the whole value, keep nothing of it
+	share  *share // what the bytes are read for, if there are several
 	verify bool   // check whole pieces
 	crc    uint32 // of the piece so far
 }
@@ -310,25 +311,23 @@ func (r *runner) land() {
 			r.digest(f, i)
 		}
 	}
-	if len(f.moves) > 0 {
-		f.move()
-		for i := range f.xfers {
-			if x := &f.xfers[i]; x.it.err == nil {
-				x.it.err = x.err
-			}
-		}
-	}
+	f.move()
 	f.done()
+}
+
+// landAll submits what is left and waits for all of it, unless the context ends.
+func (r *runner) landAll() {
+	r.launch()
+	for r.err == nil && len(r.under) > 0 {
+		r.land()
+	}
 }
 
 // finish submits what is left and waits for all of it. If the context ends
 // first, the flights still under way are left to a goroutine that calls
 // abandoned once the last one landed; finish then returns the error at once.
 func (r *runner) finish(abandoned func()) error {
-	r.launch()
-	for r.err == nil && len(r.under) > 0 {
-		r.land()
-	}
+	r.landAll()
 	if r.err == nil {
 		return nil
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/gpu"
 	"github.com/ugds-store/ugds/internal/base"
 )
 
@@ -169,9 +170,11 @@ func (n *Namespace) GetBatch(ctx context.Context, items []GetItem) {
 func (n *Namespace) readAll(ctx context.Context, gets []*getItem) {
 	r := &runner{s: n.s, ctx: ctx, op: driver.OpRead, digest: digestRead}
 	var mapped []windowGet
+	var shared []*getItem
+	var known gpu.Attributes
 	for _, g := range gets {
 		if g.it.err = g.prepare(); g.it.err == nil {
-			g.it.err = n.s.holdGPU("get", &g.it)
+			g.it.err = n.s.holdGPUOf("get", &g.it, &known)
 		}
 		if g.it.err != nil {
 			continue
@@ -180,11 +183,20 @@ func (n *Namespace) readAll(ctx context.Context, gets []*getItem) {
 			mapped = append(mapped, wg)
 			continue
 		}
+		if len(gets) > 1 && r.mayShare(g) {
+			shared = append(shared, g)
+			continue
+		}
 		r.read(&g.it)
 	}
+	shares := r.readShared(shared)
 	if len(mapped) > 0 {
 		r.launch() // the devices work meanwhile
 		n.s.copyWindows(mapped)
+	}
+	if len(shares) > 0 {
+		r.landAll()
+		r.readAlone(shares)
 	}
 	err := r.finish(func() {
 		for _, g := range gets {
@@ -264,7 +276,14 @@ func (r *runner) readDirect(it *item, off, n int64) int64 {
 	return got
 }
 
-func (r *runner) readStaged(it *item, off, n int64) int64 {
+// readPath is how n bytes at off of a value that do not go direct are counted.
+func (r *runner) readPath(it *item, off, n int64) driver.PathKey {
+	if it.share != nil {
+		return it.share.path
+	}
+	if it.gpu != nil {
+		return it.gpuPath(off, n, false)
+	}
 	path := driver.PathKey{Path: driver.PathStaged, Reason: reasonPlain}
 	if it.cur.inRegion() {
 		path.Reason = reasonMisaligned
@@ -278,9 +297,11 @@ func (r *runner) readStaged(it *item, off, n int64) int64 {
 			}
 		}
 	}
-	if it.gpu != nil {
-		path = it.gpuPath(off, n, false)
-	}
+	return path
+}
+
+func (r *runner) readStaged(it *item, off, n int64) int64 {
+	path := r.readPath(it, off, n)
 	if it.refuse(r.s, path) {
 		return 0
 	}
@@ -291,7 +312,7 @@ func (r *runner) readStaged(it *item, off, n int64) int64 {
 	f := r.room()
 	f.addStaged(it, off, n, buf, path)
 	f.xfers[len(f.xfers)-1].cur = it.cur
-	if wanted := min(off+n, it.off+it.n) - max(off, it.off); wanted > 0 {
+	if wanted := min(off+n, it.off+it.n) - max(off, it.off); wanted > 0 && it.share == nil {
 		it.cur.advance(wanted)
 	}
 	return n
@@ -305,21 +326,30 @@ func digestRead(f *flight, i int) {
 	if it.verify && !it.checkXfer(x, f) {
 		return
 	}
-	if !x.buf.ok() {
-		return
+	switch {
+	case !x.buf.ok():
+	case it.share != nil:
+		it.share.deliver(f, i)
+	default:
+		f.hand(i, it, &x.cur)
 	}
+}
+
+// hand copies what the value wants of the bytes that transfer i brought to the cursor:
+// at once, or by a move of the flight.
+func (f *flight) hand(i int, it *item, cur *cursor) {
+	x := &f.xfers[i]
 	from, to := max(x.off, it.off), min(x.off+x.n, it.off+it.n)
 	if from >= to {
 		return
 	}
+	ok := false
 	if it.gpu != nil {
-		if !f.split(i, &x.cur, from-x.off, to-from) {
-			it.err = errUnreachable("read", f.s)
-		}
-		return
+		ok = f.split(i, it, cur, from-x.off, to-from)
+	} else {
+		ok = cur.copyIn(f.s.stage.bytes(x.buf, x.n)[from-x.off : to-x.off])
 	}
-	b := f.s.stage.bytes(x.buf, x.n)
-	if !x.cur.copyIn(b[from-x.off : to-x.off]) {
+	if !ok {
 		it.err = errUnreachable("read", f.s)
 	}
 }

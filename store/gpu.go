@@ -169,6 +169,12 @@ type gpuItem struct {
 // registered until release (I3). ErrMismatch when registered memory is known to
 // have been freed.
 func (s *Store) holdGPU(op string, it *item) error {
+	return s.holdGPUOf(op, it, new(gpu.Attributes))
+}
+
+// holdGPUOf is holdGPU for one of the values of a call, of which known is what was
+// learnt last: the driver is not asked again about the same allocation.
+func (s *Store) holdGPUOf(op string, it *item, known *gpu.Attributes) error {
 	bufs := it.cur.bufs
 	first := 0
 	for first < len(bufs) && bufs[first].GPU == 0 {
@@ -185,7 +191,7 @@ func (s *Store) holdGPU(op string, it *item) error {
 		if bufs[i].GPU == 0 || bufs[i].Len == 0 {
 			continue
 		}
-		if err := s.gpu.hold(&bufs[i], gi, &gi.ranges[i]); err != nil {
+		if err := s.gpu.hold(&bufs[i], gi, &gi.ranges[i], known); err != nil {
 			gi.release()
 			return err
 		}
@@ -194,7 +200,7 @@ func (s *Store) holdGPU(op string, it *item) error {
 	return nil
 }
 
-func (g *gpuSide) hold(r *Range, gi *gpuItem, out *gpuRange) error {
+func (g *gpuSide) hold(r *Range, gi *gpuItem, out *gpuRange, known *gpu.Attributes) error {
 	p := r.GPU + gpu.Ptr(r.Off)
 	if reg := g.table.Find(p, r.Len); reg != nil {
 		if err := firstErr(reg.Check(), reg.HoldNow()); err != nil {
@@ -207,8 +213,13 @@ func (g *gpuSide) hold(r *Range, gi *gpuItem, out *gpuRange) error {
 		}
 		return nil
 	}
-	a, err := gpu.Locate(g.opt.Backend, p, r.Len)
-	out.dev, out.why = max(a.Device, 0), gpuxfer.ReasonUnregistered
+	var err error
+	if p < known.Base || !base.CheckRange(int64(p-known.Base), r.Len, known.Size) {
+		if *known, err = gpu.Locate(g.opt.Backend, p, r.Len); err != nil {
+			*known = gpu.Attributes{}
+		}
+	}
+	out.dev, out.why = max(known.Device, 0), gpuxfer.ReasonUnregistered
 	return err
 }
 

@@ -49,7 +49,7 @@ func (s *Store) fetch(ctx context.Context, it *item, n int64, use func([]byte) e
 	f := &flight{s: s, op: driver.OpWrite, xfers: []xfer{{it: it, n: n, buf: buf}}}
 	x := &f.xfers[0]
 	defer func() { s.stage.put(x.buf) }()
-	if !f.split(0, &it.cur, 0, n) {
+	if !f.split(0, it, &it.cur, 0, n) {
 		return errUnreachable("put", s)
 	}
 	f.move()

@@ -9,24 +9,25 @@ import (
 	"github.com/ugds-store/ugds/internal/base"
 )
 
-// gpuMove is one move between staging memory and a GPU, for a transfer.
+// gpuMove is one move between staging memory and a GPU, of a value by a transfer.
 type gpuMove struct {
 	xfer int
+	it   *item
 	gpuRange
 	item gpuxfer.Item
 }
 
-// split walks through the n bytes of transfer i that lie from byte at on in its
-// staging buffer: what belongs to host memory is copied at once, what belongs to a
+// split walks through the n bytes of a value that lie from byte at on in the staging
+// buffer of transfer i: what belongs to host memory is copied at once, what belongs to a
 // GPU becomes a move. False when the processor cannot reach a region.
-func (f *flight) split(i int, cur *cursor, at, n int64) bool {
+func (f *flight) split(i int, it *item, cur *cursor, at, n int64) bool {
 	x := &f.xfers[i]
 	for n > 0 {
 		cur.skipEmpty()
 		r := &cur.bufs[cur.i]
 		take := min(n, r.size()-cur.pos)
 		if r.GPU != 0 {
-			f.moves = append(f.moves, gpuMove{i, x.it.gpu.ranges[cur.i],
+			f.moves = append(f.moves, gpuMove{i, it, it.gpu.ranges[cur.i],
 				gpuxfer.Item{Off: x.buf.off + at, Ptr: r.GPU + gpu.Ptr(r.Off+cur.pos), Len: take}})
 			cur.pos += take
 		} else {
@@ -46,14 +47,14 @@ func (f *flight) split(i int, cur *cursor, at, n int64) bool {
 }
 
 // move carries out the moves of the flight: to the GPUs after reads, from them
-// before writes. Errors go to the transfers. The copies are waited for, whatever the
+// before writes. Errors go to the transfers and the values. The copies are waited for, whatever the
 // caller's context, since their buffers must not be used again before; a copy that
 // does not end in time costs its buffer.
 func (f *flight) move() {
 	for len(f.moves) > 0 {
 		first := f.moves[0].gpuRange
 		var now []gpuxfer.Item
-		var of []int
+		var of []gpuMove
 		rest := f.moves[:0]
 		m, end, err := f.s.gpu.way(first)
 		for _, mv := range f.moves {
@@ -64,7 +65,7 @@ func (f *flight) move() {
 			if mv.item.End == nil {
 				mv.item.End = end
 			}
-			now, of = append(now, mv.item), append(of, mv.xfer)
+			now, of = append(now, mv.item), append(of, mv)
 		}
 		f.moves = rest
 		if err == nil {
@@ -75,7 +76,7 @@ func (f *flight) move() {
 			}
 		}
 		for k := range now {
-			f.moved(&f.xfers[of[k]], firstErr(err, now[k].Err))
+			f.moved(&of[k], firstErr(err, now[k].Err))
 		}
 	}
 }
@@ -90,12 +91,16 @@ func (g *gpuSide) way(r gpuRange) (*gpuxfer.Mover, gpuxfer.Endpoint, error) {
 }
 
 // moved takes the answer of one move.
-func (f *flight) moved(x *xfer, err error) {
+func (f *flight) moved(mv *gpuMove, err error) {
 	if err == nil {
 		return
 	}
+	x := &f.xfers[mv.xfer]
 	if x.err == nil {
 		x.err = base.Wrap("move", "value", err)
+	}
+	if mv.it.err == nil {
+		mv.it.err = x.err
 	}
 	if gpuxfer.InDoubt(err) && x.buf.ok() {
 		if x.buf.lost {

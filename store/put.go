@@ -295,7 +295,7 @@ func (r *runner) writeStaged(it *item, off, n int64) int64 {
 	f := r.room()
 	b := f.addStaged(it, off, n, buf, path)
 	if it.gpu != nil {
-		ok = f.split(len(f.xfers)-1, &it.cur, 0, n)
+		ok = f.split(len(f.xfers)-1, it, &it.cur, 0, n)
 	} else {
 		ok = it.cur.copyOut(b[:n])
 	}

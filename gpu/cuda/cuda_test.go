@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"flag"
+	"hash/crc32"
 	"os"
 	"runtime"
 	"strings"
@@ -97,9 +98,70 @@ func TestCopiesTicksAndMoves(t *testing.T) {
 		t.Error(err)
 	}
 	calls := f.calls()
-	if !strings.Contains(calls, "cuModuleLoadData cuModuleGetFunction") ||
+	if !strings.Contains(calls, "cuModuleLoadData cuModuleGetFunction cuFuncLoad cuModuleGetFunction cuFuncLoad") ||
 		strings.Index(calls, "cuModuleLoadData") > strings.Index(calls, "cuStreamCreate") {
 		t.Errorf("kernels must be loaded before the first stream: %s", calls)
+	}
+}
+
+// TestChecksums: the table goes to the kernel and comes back, and a fault in it, or
+// a kernel that cannot be loaded, is told.
+func TestChecksums(t *testing.T) {
+	f := newFake(t)
+	d := f.open().Devices()[1]
+	m, h, s := use(t, d, 300<<10)
+	rng := testenv.Seed(t)
+	for i := range h.Bytes() {
+		h.Bytes()[i] = byte(rng.Uint32())
+	}
+	if err := errors.Join(s.Copy(gpu.Copy{Dev: m.Ptr(), Host: h.Bytes()}), finish(t, s)); err != nil {
+		t.Fatal(err)
+	}
+	sum, err := gpu.NewSummer(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sum.Close()
+	var items []gpu.SumItem
+	for n := range int64(100) {
+		items = append(items, gpu.SumItem{Ptr: m.Ptr() + gpu.Ptr(rng.IntN(17)), N: n})
+	}
+	items = append(items, gpu.SumItem{Ptr: m.Ptr() + 3, N: m.Size() - 3})
+	if err := sum.Sum(t.Context(), items); err != nil {
+		t.Fatal(err)
+	}
+	for _, it := range items {
+		b := h.Bytes()[it.Ptr-m.Ptr():][:it.N]
+		if want := crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)); it.CRC != want {
+			t.Fatalf("%+v, want %08x", it, want)
+		}
+	}
+	f.fail("cuLaunchKernel", 0, 1)
+	if err := sum.Sum(t.Context(), items); !errors.Is(err, base.ErrInvalid) || !strings.Contains(err.Error(), "checksum kernel") {
+		t.Error(err)
+	}
+	if err := s.Sum(h.Ptr(), gpu.MaxMoves+1); !errors.Is(err, base.ErrInvalid) {
+		t.Error(err)
+	}
+}
+
+// TestNoKernels: what cannot be loaded is told by those who need it, and everything
+// else works.
+func TestNoKernels(t *testing.T) {
+	for _, fn := range []string{"cuModuleLoadData", "cuModuleGetFunction", "cuFuncLoad"} {
+		f := newFake(t)
+		f.fail(fn, 0, 801)
+		d := f.open().Devices()[0]
+		if _, err := gpu.NewSummer(d); !errors.Is(err, base.ErrNotSupported) || !strings.Contains(err.Error(), fn) {
+			t.Errorf("%s: %v", fn, err)
+		}
+		m, h, s := use(t, d, 4096)
+		if err := s.Move(h.Ptr(), 1); !errors.Is(err, base.ErrNotSupported) || !strings.Contains(err.Error(), fn) {
+			t.Errorf("%s: %v", fn, err)
+		}
+		if err := errors.Join(s.Copy(gpu.Copy{Dev: m.Ptr(), Host: h.Bytes()}), finish(t, s)); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -389,7 +451,7 @@ func TestOldDriver(t *testing.T) {
 	_, e4 := s.Capturing()
 	for want, err := range map[string]error{"cuMemGetHandleForAddressRange": e1, "cuIpcGetMemHandle": e2, "cuIpcOpenMemHandle_v2": e3,
 		"cuStreamIsCapturing": e4, "cuStreamWriteValue64_v2": s.WriteCell(h.Ptr(), 1), "cuStreamWaitValue64_v2": s.AwaitCell(h.Ptr(), 1),
-		"cuPointerSetAttribute": d.SyncMemOps(m.Ptr()), "capability": s.Move(h.Ptr(), 1), "flush": d.FlushWrites()} {
+		"cuPointerSetAttribute": d.SyncMemOps(m.Ptr()), "capability": s.Move(h.Ptr(), 1), "7.5": s.Sum(h.Ptr(), 1), "flush": d.FlushWrites()} {
 		if !errors.Is(err, base.ErrNotSupported) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}

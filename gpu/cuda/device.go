@@ -22,7 +22,9 @@ type device struct {
 	ctx    uintptr // the primary context, 0 before the first use
 	module uintptr
 	move   uintptr // CUfunction of the move kernel, 0 if it could not be loaded
-	noMove error   // why
+	sum    uintptr // and of the checksum kernel
+	none   error   // why not
+	blocks int     // of the checksum kernel at once
 
 	cells cells
 }
@@ -49,8 +51,9 @@ func (b *Backend) discover(i int) (*device, error) {
 		CanFlush: d.attribute(attrFlushOptions)&1 != 0 && b.lib.Has(cuFlushGPUDirectRDMAWrites),
 		DMABuf:   d.attribute(attrDMABuf) != 0 && b.lib.Has(cuMemGetHandleForAddressRange),
 		MemOps:   d.attribute(attrMemOps64) != 0 && b.lib.Has(cuStreamWriteValue64) && b.lib.Has(cuStreamWaitValue64),
-		Mover:    10*d.attribute(attrMajor)+d.attribute(attrMinor) >= moveCapability && b.lib.Has(cuLaunchKernel),
+		Mover:    10*d.attribute(attrMajor)+d.attribute(attrMinor) >= kernelCapability && b.lib.Has(cuLaunchKernel),
 	}
+	d.blocks = min(gpu.MaxMoves, sumBlocks*max(1, d.attribute(attrProcessors)))
 	if uuid, addr := f.Bytes(16); b.lib.Has(cuDeviceGetUuid) && b.code(cuDeviceGetUuid, addr, d.handle) == 0 {
 		copy(d.info.UUID[:], uuid)
 	}
@@ -88,7 +91,7 @@ func (d *device) primary() (uintptr, error) {
 		return 0, err
 	}
 	d.ctx = uintptr(ctx.Uint64())
-	_ = d.b.with(d.ctx, d.loadKernels) // Move answers with the reason
+	d.none = d.b.with(d.ctx, d.loadKernels) // Move and Sum answer with the reason
 	return d.ctx, nil
 }
 
@@ -134,7 +137,7 @@ func (d *device) close() error {
 	if e := d.b.do("close", d.object, cuDevicePrimaryCtxRelease, d.handle); e != nil && err == nil {
 		err = e
 	}
-	d.ctx, d.module, d.move = 0, 0, 0
+	d.ctx, d.module, d.move, d.sum = 0, 0, 0, 0
 	return err
 }
 

@@ -8,56 +8,86 @@ import (
 	"github.com/ugds-store/ugds/internal/dl"
 )
 
-// moveText is the kernel that carries out a table of moves: one block an entry,
-// 16 bytes a thread at a time where source and destination allow it. The driver
-// compiles the text for the GPU at hand when it is loaded.
+// kernels is the text of the kernels: one that carries out a table of moves, one
+// block an entry, and one that computes checksums. The driver compiles the text
+// for the GPU at hand when it is loaded.
 //
-//go:embed move.ptx
-var moveText string
+//go:embed kernels.ptx
+var kernels string
 
 const (
-	moveCapability = 75 // compute capability that the text is written for, times 10
-	moveThreads    = 256
-	maxMoveBlocks  = 8192
+	kernelCapability = 75 // compute capability that the text is written for, times 10
+	kernelThreads    = 256
+	maxMoveBlocks    = 8192
+	sumBlocks        = 4 // on each multiprocessor: they are made to stay
 )
 
-// loadKernels runs in the primary context, under d.mu. What fails is kept for
-// Move to say: everything else works without kernels.
+// loadKernels runs in the primary context, under d.mu. Everything else works
+// without kernels.
 func (d *device) loadKernels() error {
 	if !d.info.Mover {
-		d.noMove = base.Errorf("load", "move kernel", base.ErrNotSupported, "it needs compute capability 7.5")
-		return d.noMove
+		return base.Errorf("load", "kernels", base.ErrNotSupported, "they need compute capability 7.5")
 	}
 	f := dl.NewFrame()
 	defer f.Done()
-	module, fn := f.Word(0), f.Word(0)
-	dl.Pinned([]byte(moveText+"\x00"), func(text uintptr) {
-		d.noMove = d.b.do("load", "move kernel", cuModuleLoadData, module.Addr, text)
+	module := f.Word(0)
+	var err error
+	dl.Pinned([]byte(kernels+"\x00"), func(text uintptr) {
+		err = d.b.do("load", "kernels", cuModuleLoadData, module.Addr, text)
 	})
-	if d.noMove != nil {
-		return d.noMove
+	if err != nil {
+		return err
 	}
 	d.module = uintptr(module.Uint64())
-	dl.Pinned([]byte("ugds_move\x00"), func(name uintptr) {
-		d.noMove = d.b.do("load", "move kernel", cuModuleGetFunction, fn.Addr, d.module, name)
+	move, err := d.loadKernel("ugds_move")
+	if err != nil {
+		return err
+	}
+	sum, err := d.loadKernel("ugds_sum")
+	if err != nil {
+		return err
+	}
+	d.move, d.sum = move, sum
+	return nil
+}
+
+// loadKernel finds a kernel and has it loaded at once: drivers may put that off to
+// the first launch, and it would then hang while a stream waits.
+func (d *device) loadKernel(name string) (uintptr, error) {
+	f := dl.NewFrame()
+	defer f.Done()
+	fn := f.Word(0)
+	var err error
+	dl.Pinned([]byte(name+"\x00"), func(at uintptr) {
+		err = d.b.do("load", name, cuModuleGetFunction, fn.Addr, d.module, at)
 	})
-	d.move = uintptr(fn.Uint64())
-	return d.noMove
+	if err == nil && d.b.lib.Has(cuFuncLoad) {
+		err = d.b.do("load", name, cuFuncLoad, uintptr(fn.Uint64()))
+	}
+	return uintptr(fn.Uint64()), err
 }
 
 // Move is cuLaunchKernel of the move kernel.
 func (s *stream) Move(table gpu.Ptr, count int) error {
-	if count == 0 {
+	return s.launch("move kernel", s.d.move, table, count, maxMoveBlocks)
+}
+
+// Sum is cuLaunchKernel of the checksum kernel.
+func (s *stream) Sum(table gpu.Ptr, count int) error {
+	return s.launch("checksum kernel", s.d.sum, table, count, s.d.blocks)
+}
+
+// launch runs a kernel over the entries of a table, by at most so many blocks.
+func (s *stream) launch(name string, fn uintptr, table gpu.Ptr, count, blocks int) error {
+	switch {
+	case count < 0 || count > gpu.MaxMoves:
+		return base.Errorf("launch", name, base.ErrInvalid, "%d entries, the limit is %d", count, gpu.MaxMoves)
+	case fn == 0: // set with the context, before any stream
+		return base.Errorf("launch", name, base.ErrNotSupported, "%w", s.d.none)
+	case s.ctx != s.d.ctx:
+		return base.Errorf("launch", name, base.ErrNotSupported, "the stream is of another context")
+	case count == 0:
 		return nil
-	}
-	if count < 0 || count > gpu.MaxMoves {
-		return base.Errorf("launch", "move kernel", base.ErrInvalid, "%d entries, the limit is %d", count, gpu.MaxMoves)
-	}
-	if s.d.move == 0 { // set with the context, before any stream
-		return base.Errorf("launch", "move kernel", base.ErrNotSupported, "%w", s.d.noMove)
-	}
-	if s.ctx != s.d.ctx {
-		return base.Errorf("launch", "move kernel", base.ErrNotSupported, "the stream is of another context")
 	}
 	f := dl.NewFrame()
 	defer f.Done()
@@ -65,7 +95,7 @@ func (s *stream) Move(table gpu.Ptr, count int) error {
 	params := f.Word(uint64(a.Addr))
 	f.Word(uint64(b.Addr))
 	return s.d.b.with(s.ctx, func() error {
-		return s.do("launch move kernel on", cuLaunchKernel, s.d.move, uintptr(min(count, maxMoveBlocks)), 1, 1,
-			moveThreads, 1, 1, 0, s.handle, params.Addr, 0)
+		return s.do("launch "+name+" on", cuLaunchKernel, fn, uintptr(min(count, blocks)), 1, 1,
+			kernelThreads, 1, 1, 0, s.handle, params.Addr, 0)
 	})
 }

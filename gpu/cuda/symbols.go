@@ -52,6 +52,7 @@ const (
 	cuModuleLoadData
 	cuModuleUnload
 	cuModuleGetFunction
+	cuFuncLoad
 	cuLaunchKernel
 	symbolCount
 )
@@ -108,6 +109,7 @@ func table() []dl.Symbol {
 		cuModuleLoadData:              may("cuModuleLoadData"),
 		cuModuleUnload:                may("cuModuleUnload"),
 		cuModuleGetFunction:           may("cuModuleGetFunction"),
+		cuFuncLoad:                    may("cuFuncLoad"), // from CUDA 12.4 on
 		cuLaunchKernel:                may("cuLaunchKernel"),
 	}
 }
@@ -128,6 +130,7 @@ const (
 
 // Numbers of CUdevice_attribute.
 const (
+	attrProcessors    = 16 // multiprocessors
 	attrMajor         = 75
 	attrMinor         = 76
 	attrFlushOptions  = 117 // bit 0: the host can flush

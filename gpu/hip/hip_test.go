@@ -79,7 +79,12 @@ func TestCopiesAndTicks(t *testing.T) {
 	if calls := f.calls(); !strings.Contains(calls, "hipLaunchHostFunc") {
 		t.Errorf("no host function: %s", calls)
 	}
-	if err := s.Move(h.Ptr(), 1); !errors.Is(err, base.ErrNotSupported) {
+	for _, err := range []error{s.Move(h.Ptr(), 1), s.Sum(h.Ptr(), 1)} {
+		if !errors.Is(err, base.ErrNotSupported) || !strings.Contains(err.Error(), "HIP") {
+			t.Error(err)
+		}
+	}
+	if _, err := gpu.NewSummer(d); !errors.Is(err, base.ErrNotSupported) {
 		t.Error(err)
 	}
 }

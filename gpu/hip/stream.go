@@ -85,6 +85,12 @@ func (s *stream) Move(gpu.Ptr, int) error {
 	return base.Errorf("launch", "move kernel", base.ErrNotSupported, "there is none for HIP")
 }
 
+// Sum is not supported either: values of AMD's GPUs are checked in the host memory
+// that they pass.
+func (s *stream) Sum(gpu.Ptr, int) error {
+	return base.Errorf("launch", "checksum kernel", base.ErrNotSupported, "there is none for HIP")
+}
+
 // WriteCell is hipStreamWriteValue64.
 func (s *stream) WriteCell(p gpu.Ptr, v uint64) error {
 	return s.do("write cell by", hipStreamWriteValue64, s.handle, uintptr(p), uintptr(v), 0)

@@ -35,7 +35,7 @@ type Options struct {
 // Faults are the knobs. The functions may be called from any goroutine; nil
 // means no fault. None changes after Open.
 type Faults struct {
-	NoMover  bool // Stream.Move is not supported
+	NoMover  bool // Stream.Move and Stream.Sum are not supported
 	NoMemOps bool // streams neither write nor await cells
 	NoDMABuf bool // exports are not supported
 	Ordering gpu.WriteOrdering

@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"errors"
+	"hash/crc32"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -151,12 +152,42 @@ func asError(r any) error {
 	return err
 }
 
-func (s *stream) Move(table gpu.Ptr, count int) error {
+// canRun tells why a kernel cannot be queued.
+func (s *stream) canRun(kernel string, count int) error {
 	if s.b.opt.Faults.NoMover {
-		return base.Errorf("launch", "move kernel", base.ErrNotSupported, "no kernel")
+		return base.Errorf("launch", kernel, base.ErrNotSupported, "no kernel")
 	}
 	if count < 0 || count > gpu.MaxMoves {
-		return base.Errorf("launch", "move kernel", base.ErrInvalid, "%d entries, the limit is %d", count, gpu.MaxMoves)
+		return base.Errorf("launch", kernel, base.ErrInvalid, "%d entries, the limit is %d", count, gpu.MaxMoves)
+	}
+	return nil
+}
+
+// Sum has hash/crc32 do it.
+func (s *stream) Sum(table gpu.Ptr, count int) error {
+	if err := s.canRun("checksum kernel", count); err != nil {
+		return err
+	}
+	return s.put(func() error {
+		t, err := s.b.bytes(table, int64(count)*gpu.SumBytes)
+		if err != nil {
+			return err
+		}
+		return gpu.EachSum(t, count, func(p gpu.Ptr, n int64) (uint32, error) {
+			if n == 0 { // the address is not looked at
+				return 0, nil
+			}
+			b, err := s.b.bytes(p, n)
+			return crc32.Checksum(b, castagnoli), err
+		})
+	})
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func (s *stream) Move(table gpu.Ptr, count int) error {
+	if err := s.canRun("move kernel", count); err != nil {
+		return err
 	}
 	return s.put(func() error {
 		t, err := s.b.bytes(table, int64(count)*gpu.MoveBytes)

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"os/exec"
 	"slices"
@@ -128,7 +129,8 @@ func TestRealStreamOrder(t *testing.T) {
 }
 
 // TestRealManyStreams: 512 streams wait at once, each with a group of pieces,
-// while other threads register, unregister, allocate and free; all end.
+// while other threads register, unregister, allocate, free, and use the checksum
+// for the first time; all end.
 func TestRealManyStreams(t *testing.T) {
 	r, o := realRig(t, xfer.Options{ChunkBytes: 256 << 10, Lanes: 8})
 	if r == nil {
@@ -137,6 +139,9 @@ func TestRealManyStreams(t *testing.T) {
 	const streams, pieces, size = 512, 16, 16 << 10
 	data := noise(t, streams*pieces*size)
 	f := tempFile(t, data)
+	const sumBytes = 1 << 20
+	other := r.mem.Ptr() + realBytes - sumBytes
+	r.poke(other, data[:sumBytes])
 	all, joined := realStreams(t, r, o, streams)
 	g := newGate(f)
 	var reqs []*xfer.Request
@@ -173,6 +178,20 @@ func TestRealManyStreams(t *testing.T) {
 			}
 		})
 	}
+	sums := make([]gpu.SumItem, 4)
+	for k := range sums { // each the first time for its thread; these may hang as well
+		wg.Go(func() {
+			s, err := gpu.NewSummer(r.d)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			sums[k] = gpu.SumItem{Ptr: other + gpu.Ptr(k), N: sumBytes - int64(k)}
+			if err := errors.Join(s.Sum(ctx(t), sums[k:k+1]), s.Close()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 	time.Sleep(300 * time.Millisecond) // the others are at it while every stream waits
 	began := time.Now()
 	close(g.open)
@@ -189,6 +208,11 @@ func TestRealManyStreams(t *testing.T) {
 	wg.Wait()
 	if !bytes.Equal(r.peek(r.mem.Ptr(), int64(len(data))), data) {
 		t.Error("other bytes")
+	}
+	for k, it := range sums {
+		if want := crc32.Checksum(data[k:sumBytes], crc32.MakeTable(crc32.Castagnoli)); it.CRC != want {
+			t.Errorf("checksum %d: %08x, want %08x", k, it.CRC, want)
+		}
 	}
 	fmt.Printf("%d streams waited with %d pieces each; all ended in %v, %d rounds of allocate, register, unregister, free meanwhile\n",
 		streams, pieces, took, rounds.Load())

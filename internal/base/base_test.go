@@ -26,6 +26,23 @@ func TestCombineCRC32C(t *testing.T) {
 	}
 }
 
+func TestShiftCRC32C(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for range 200 {
+		crc, bits := rng.Uint32(), rng.Int64N(1<<40)-1<<39
+		there := ShiftCRC32C(crc, bits)
+		if back := ShiftCRC32C(there, -bits); back != crc {
+			t.Fatalf("%08x by %d and back: %08x", crc, bits, back)
+		}
+		if once := NewCRC32CShift(bits).Of(crc); once != there {
+			t.Fatalf("%08x by %d: %08x with tables, %08x without", crc, bits, once, there)
+		}
+		if step := ShiftCRC32C(ShiftCRC32C(crc, bits-1), 1); step != there {
+			t.Fatalf("%08x by %d: %08x in two steps, %08x in one", crc, bits, step, there)
+		}
+	}
+}
+
 func TestParseBytes(t *testing.T) {
 	for in, want := range map[string]int64{
 		"0": 0, "4096": 4096, "4KiB": 4096, "4k": 4096, "1.5MiB": 3 << 19, "4GiB": 4 << 30,

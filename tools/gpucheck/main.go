@@ -38,6 +38,9 @@ var (
 	which  = flag.String("gpu", "0", "the GPU: "+gputool.Help)
 	build  = flag.String("build", "", "build this program and the test programs into this folder")
 	soak   = flag.Duration("soak", 0, "how long the part soak runs")
+	ends   = flag.Int("ends", 52, "how many processes the part exits lets end")
+	life   = flag.String("life", "", "for the part exits: be a process that ends in this way")
+	seed   = flag.Uint64("life-seed", 1, "what such a process draws from")
 	writer = flag.String("writer", "", "for the part files: change this file until standard input ends")
 )
 
@@ -47,6 +50,8 @@ func main() {
 	switch {
 	case *build != "":
 		err = buildAll(*build)
+	case *life != "":
+		err = live(*life, *seed)
 	case *writer != "":
 		err = write(*writer)
 	default:
@@ -76,7 +81,7 @@ type part struct {
 	fn   func(*rig) error
 }
 
-var parts = []part{{"tests", (*rig).tests}, {"compare", (*rig).compare}, {"store", (*rig).store}, {"files", (*rig).files},
+var parts = []part{{"tests", (*rig).tests}, {"compare", (*rig).compare}, {"store", (*rig).store}, {"files", (*rig).files}, {"exits", (*rig).exits},
 	{"small", (*rig).small}, {"pinned", (*rig).pinned}, {"tuning", (*rig).tuning}, {"cached", (*rig).cached},
 	{"windows", (*rig).windows}, {"disk", (*rig).disk}, {"first", (*rig).first}, {"soak", (*rig).soak}}
 

@@ -227,21 +227,24 @@ CUresult cuModuleLoadData(uintptr_t *m, const char *image) {
 	ENTER(cuModuleLoadData);
 	CONTEXT();
 	*m = 55;
-	return strstr(image, ".entry ugds_move(") ? 0 : INVALID;
+	return strstr(image, ".entry ugds_move(") && strstr(image, ".entry ugds_sum(") ? 0 : INVALID;
 }
 CUresult cuModuleUnload(uintptr_t m) { ENTER(cuModuleUnload); CONTEXT(); return 0; }
 CUresult cuModuleGetFunction(uintptr_t *f, uintptr_t m, const char *name) {
 	ENTER(cuModuleGetFunction);
 	CONTEXT();
-	*f = 66;
-	return m == 55 && !strcmp(name, "ugds_move") ? 0 : 500;
+	*f = !strcmp(name, "ugds_move") ? 66 : 67;
+	return m == 55 && (*f == 66 || !strcmp(name, "ugds_sum")) ? 0 : 500;
 }
+CUresult cuFuncLoad(uintptr_t f) { ENTER(cuFuncLoad); CONTEXT(); return f == 66 || f == 67 ? 0 : INVALID; }
 CUresult cuLaunchKernel(uintptr_t f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
 	unsigned shared, uintptr_t s, void **params, void **extra) {
 	ENTER(cuLaunchKernel);
 	CONTEXT();
-	if (f != 66 || !gx || gy != 1 || gz != 1 || bx != 256 || by != 1 || bz != 1 || shared || extra)
+	if ((f != 66 && f != 67) || !gx || gy != 1 || gz != 1 || bx != 256 || by != 1 || bz != 1 || shared || extra)
 		return INVALID;
+	if (f == 67)
+		return run_sums(*(struct sum **)params[0], *(unsigned *)params[1]) ? 0 : ILLEGAL;
 	return run_moves(*(struct move **)params[0], *(unsigned *)params[1]) ? 0 : ILLEGAL;
 }
 #endif
