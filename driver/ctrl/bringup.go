@@ -87,20 +87,24 @@ func (d *Device) timeout() time.Duration {
 
 func (d *Device) readCapabilities(ctx context.Context) error {
 	var v uint64
-	end := d.hw.Now() + onesLimit
-	for {
+	start := d.hw.Now()
+	end := start + onesLimit
+	for waits := 0; ; waits++ {
 		now := d.hw.Now()
 		var err error
 		if v, err = d.hw.Load64(nvme.RegCAP); err != nil {
 			return err
 		}
 		if v != math.MaxUint64 || now >= end || ctx.Err() != nil {
+			if waits > 0 && v != math.MaxUint64 {
+				d.reason("the registers read as ones for %v", (now - start).Round(time.Millisecond))
+			}
 			break
 		}
 		d.hw.Pause(end)
 	}
 	if err := nvme.CAP(v).Check(); err != nil {
-		return err
+		return d.unreadable(err)
 	}
 	version, err := d.hw.Load32(nvme.RegVS)
 	if err == nil {
@@ -118,6 +122,17 @@ func (d *Device) readCapabilities(ctx context.Context) error {
 	}
 	d.cap, d.version = nvme.CAP(v), nvme.VS(version)
 	return nil
+}
+
+// unreadable adds to an error of the first registers what may be wrong with the way to
+// them; the address and the device's identifiers are told with every error.
+func (d *Device) unreadable(err error) error {
+	id := d.hw.ID()
+	iommu := "no IOMMU translates for it"
+	if id.IOMMU {
+		iommu = "an IOMMU translates for it"
+	}
+	return fmt.Errorf("a window of %s by %s, %s: %w", base.FormatBytes(int64(id.Window)), id.Transport, iommu, err)
 }
 
 // disable takes the controller to RDY = 0 from wherever a former owner left it

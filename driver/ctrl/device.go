@@ -98,6 +98,8 @@ func Open(ctx context.Context, dev hw.Device, opts Options) (*Device, error) {
 	d.deep.d, d.deep.mode, d.deep.depth = d, opts.Batches, opts.Depth
 	d.info.Target, d.info.Transport = dev.ID().Target, dev.ID().Transport
 	d.quirk = nvme.Quirks(dev.ID().Vendor, dev.ID().Device)
+	d.quirk.Flags |= opts.Quirk.Flags
+	d.quirk.DelayMs = max(d.quirk.DelayMs, opts.Quirk.DelayMs)
 	d.share([]*queue{})
 	d.small.Store(-int64(smallMemory))
 	d.state.Store(uint32(driver.StateResetting)) // not ready: nothing isolates it

@@ -17,6 +17,7 @@ import (
 	"github.com/ugds-store/ugds/driver/hw/sim"
 	"github.com/ugds-store/ugds/driver/nvme"
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/dma"
 )
 
 // submit starts a batch that is awaited elsewhere.
@@ -54,6 +55,9 @@ func TestI04Zombies(t *testing.T) {
 	if err := b.Wait(ctx); !errors.Is(err, base.ErrTimeout) || d.State() != driver.StateIsolated || d.Incarnation() != 1 {
 		t.Errorf("the device's deadline: %v, %v", err, d.State())
 	}
+	if st := d.Stats(); st.InFlight != 4 || st.InFlightBytes != 4*4096 {
+		t.Errorf("isolated, and %d bytes of %d requests are the device's", st.InFlightBytes, st.InFlight)
+	}
 	cancel()
 	ctx, cancel = context.WithTimeout(context.Background(), 5*time.Millisecond)
 	for what, err := range map[string]error{"close": r.Close(), "renew": r.Renew(), "detach": d.Detach(r), "device": d.Close(ctx)} {
@@ -64,8 +68,8 @@ func TestI04Zombies(t *testing.T) {
 	cancel()
 	s.Hold(false)
 	wait(t, b)
-	if !errors.Is(b.Err(), base.ErrIsolated) || r.InFlight() != 0 {
-		t.Errorf("%v, %d holds", b.Err(), r.InFlight())
+	if !errors.Is(b.Err(), base.ErrIsolated) || r.InFlight() != 0 || d.Stats().InFlightBytes != 0 {
+		t.Errorf("%v, %d holds, %+v", b.Err(), r.InFlight(), d.Stats())
 	}
 	if err := d.Reset(bg(t)); err != nil {
 		t.Fatal(err)
@@ -210,8 +214,13 @@ func TestG04StaleCompletion(t *testing.T) {
 	}
 }
 
-// TestH12SmallQueues: queues of the smallest sizes, random order of completions.
+// TestH12SmallQueues: queues of the smallest sizes, random order of completions, a
+// million commands: the model sees no tail pass a head.
 func TestH12SmallQueues(t *testing.T) {
+	rounds := 5200
+	if !dma.OffHeap || testing.Short() {
+		rounds = 40 // the race detector makes it slow
+	}
 	for _, mqes := range []uint16{1, 2, 6} {
 		cfg := sim.Default(64 * base.MiB)
 		cfg.CAP.MQES = mqes
@@ -219,8 +228,11 @@ func TestH12SmallQueues(t *testing.T) {
 		d := opened(t, s, quiet)
 		s.Script(sim.Rule{Kind: sim.FaultDelay, Chance: 0.7, Delay: time.Millisecond})
 		b := reads(t, d, 64, 4096)
-		for range 40 {
+		for range rounds {
 			run(t, d, b)
+		}
+		if n := d.Stats().Reads; n != int64(rounds*64) {
+			t.Errorf("MQES %d: %d reads", mqes, n)
 		}
 	}
 }

@@ -104,7 +104,7 @@ func mutate(t *testing.T, file, text string, limit time.Duration) (string, error
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command("go", "test", "-overlay", overlay, "-timeout", limit.String(), "-failfast",
+	out, err := exec.Command("go", "test", "-overlay", overlay, "-timeout", limit.String(), "-failfast", "-short",
 		"-run", "Campaign|B02|G04|H02|H03|H12|I04|J11|Invalid|Retry|Flush|Shapes", ".").CombinedOutput()
 	if strings.Contains(string(out), "[build failed]") {
 		t.Fatalf("%s", out)

@@ -66,9 +66,9 @@ func awaitState(t *testing.T, d *ctrl.Device, want driver.State) {
 	}
 }
 
-// TestReleaseNotice: when the system asks for the device, what is in flight ends well,
+// TestA05ReleaseNotice: when the system asks for the device, what is in flight ends well,
 // nothing new is taken, and the hardware is closed.
-func TestReleaseNotice(t *testing.T) {
+func TestA05ReleaseNotice(t *testing.T) {
 	a, d, states := announcedDevice(t)
 	r, err := driver.AllocRegion(base.MiB, "notices")
 	if err != nil {

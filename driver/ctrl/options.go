@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/driver/nvme"
 	"github.com/ugds-store/ugds/internal/base"
 )
 
@@ -61,6 +62,9 @@ type Options struct {
 	// NoShadow rings doorbells at the registers even where the controller looks for
 	// them in memory too, as emulated ones do.
 	NoShadow bool
+	// Quirk is added to what the table has for the controller, for one that the table
+	// does not know yet: Flags, and DelayMs if it is longer.
+	Quirk    nvme.QuirkEntry
 	Deadline Deadlines
 }
 
@@ -100,6 +104,9 @@ const (
 	// smallMemory is for how long a small request counts after its submission.
 	smallMemory = 10 * time.Millisecond
 )
+
+// maxQuirkDelay bounds Options.Quirk.DelayMs, in milliseconds.
+const maxQuirkDelay = 60_000
 
 // EnsureDefaults fills what was left zero.
 func (o *Options) EnsureDefaults() {
@@ -155,6 +162,7 @@ func (o *Options) Validate() error {
 	want(o.Batches <= Hybrid, "Batches %d is not 0 to %d", o.Batches, Hybrid)
 	want(o.Mode == Polled && o.Batches == Polled || o.Watch > 0,
 		"Watch %v: without polling only the watcher sees deadlines", o.Watch)
+	want(o.Quirk.DelayMs <= maxQuirkDelay, "Quirk.DelayMs %d is not 0 to %d", o.Quirk.DelayMs, maxQuirkDelay)
 	want(o.Spin > 0, "Spin %v is not positive", o.Spin)
 	for name, d := range map[string]time.Duration{"ReadWrite": o.Deadline.ReadWrite, "Flush": o.Deadline.Flush,
 		"Discard": o.Deadline.Discard, "Admin": o.Deadline.Admin} {

@@ -25,8 +25,9 @@ type ID struct {
 	Transport string // "sim", "vfio", "kdrv"
 	Vendor    uint16 // PCI identifiers, for the table of quirks
 	Device    uint16
-	NUMANode  int  // of the slot, -1 if unknown
-	IOMMU     bool // bus addresses are translated: a wrong one faults
+	NUMANode  int    // of the slot, -1 if unknown
+	IOMMU     bool   // bus addresses are translated: a wrong one faults
+	Window    uint64 // bytes of registers that can be reached
 }
 
 // Device is one controller. All methods are safe for concurrent use; Close comes

@@ -77,7 +77,7 @@ func (b *bus) write(file, text string) error {
 }
 
 func newBus(t *testing.T, driver string) *bus {
-	b := &bus{t: t, dir: t.TempDir(), refuses: map[string]bool{}}
+	b := &bus{t: t, dir: t.TempDir() + "/sys", refuses: map[string]bool{}}
 	dev := "bus/pci/devices/" + anSSD
 	b.put(dev+"/class", nvmeClass+"\n")
 	b.put(dev+"/driver_override", "(null)\n")
@@ -142,7 +142,9 @@ func TestBindFails(t *testing.T) {
 	}
 }
 
-func TestBindRefused(t *testing.T) {
+// TestA01BindRefused: what cannot work is refused before the kernel's driver loses the
+// disk, with what is missing.
+func TestA01BindRefused(t *testing.T) {
 	for _, c := range []struct {
 		address, to string
 		class       error
@@ -152,18 +154,68 @@ func TestBindRefused(t *testing.T) {
 		{"../0000:01:00.0", DriverModule, base.ErrInvalid, "is like"},
 		{"0000:02:00.0", DriverModule, base.ErrInvalid, "0x030000"},
 		{anSSD, "e1000", base.ErrNotFound, "modprobe e1000"},
-		{anSSD, DriverVFIO, base.ErrNotSupported, "IOMMU"},
+		{anSSD, DriverVFIO, base.ErrNotSupported, "no IOMMU translates for it"},
+		{anSSD, DriverVFIO, base.ErrNotSupported, "intel_iommu=on"},
 	} {
 		b := newBus(t, DriverKernel)
 		_, err := b.binder().bind(context.Background(), c.address, c.to)
-		if !errors.Is(err, c.class) || !strings.Contains(err.Error(), c.says) || len(b.writes) > 0 {
+		if !errors.Is(err, c.class) || !strings.Contains(err.Error(), c.says) || len(b.writes) > 0 || b.driver() != DriverKernel {
 			t.Errorf("%s to %s: %v, wrote %q", c.address, c.to, err, b.writes)
 		}
 	}
 	b := newBus(t, DriverKernel)
-	_, err := b.binder("/dev/nvme0n1: it is mounted on /data", "process 12 (fio) has /dev/nvme0n1 open").
-		bind(context.Background(), anSSD, DriverModule)
-	if !errors.Is(err, base.ErrInUse) || !strings.Contains(err.Error(), "/data") || !strings.Contains(err.Error(), "fio") || len(b.writes) > 0 {
+	if err := os.RemoveAll(b.path("bus/pci/drivers/" + DriverVFIO)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := b.binder().bind(context.Background(), anSSD, DriverVFIO)
+	if !errors.Is(err, base.ErrNotFound) || !strings.Contains(err.Error(), "modprobe vfio_pci") || len(b.writes) > 0 {
+		t.Errorf("without the module: %v, wrote %q", err, b.writes)
+	}
+}
+
+// TestA04DiskInUse: a disk that is in use in any way that can be seen is not taken from
+// the kernel, and the error names the user. Nothing overrides that.
+func TestA04DiskInUse(t *testing.T) {
+	for name, c := range map[string]struct {
+		file, text, says string
+	}{
+		"mounted partition": {"../proc/self/mountinfo", "36 25 259:7 / /mnt/my\\040data rw - ext4 /dev/nvme3n1p2 rw\n",
+			"/dev/nvme3n1p2 is mounted on /mnt/my data"},
+		"mounted disk":   {"../proc/self/mountinfo", "36 25 259:5 / /data rw - xfs /dev/nvme3n1 rw\n", "/dev/nvme3n1 is mounted on /data"},
+		"swap":           {"../proc/swaps", "Filename Type\n/dev/nvme3n1p2 partition 8 0 -2\n", "/dev/nvme3n1p2 is in use as swap"},
+		"mapped":         {"dev/block/259:7/holders/dm-3/x", "", "the device dm-3 is built on it"},
+		"RAID":           {"dev/block/259:5/holders/md0/x", "", "the device md0 is built on it"},
+		"another's disk": {"../proc/self/mountinfo", "36 25 259:6 / /data rw - xfs /dev/nvme4n1 rw\n", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBus(t, DriverKernel)
+			b.put("bus/pci/devices/"+anSSD+"/nvme/nvme3/dev", "240:3")
+			b.put("class/nvme/nvme3/nvme3n1/x", "")
+			for disk, dev := range map[string]string{"nvme3n1": "259:5", "nvme3n1p2": "259:7", "nvme4n1": "259:6"} {
+				b.put("class/block/"+disk+"/dev", dev)
+			}
+			b.put("dev/block/259:5/nvme3n1p2/partition", "2")
+			b.put("dev/block/259:5/nvme3n1p2/dev", "259:7")
+			b.put(c.file, c.text)
+			d := b.binder()
+			d.inUse = holders
+			_, err := d.bind(context.Background(), anSSD, DriverModule)
+			if c.says == "" {
+				if err != nil || b.driver() != DriverModule {
+					t.Errorf("%v, bound to %q", err, b.driver())
+				}
+				return
+			}
+			if !errors.Is(err, base.ErrInUse) || !strings.Contains(err.Error(), "/dev/nvme3n1: "+c.says) || len(b.writes) > 0 ||
+				b.driver() != DriverKernel {
+				t.Errorf("%v, wrote %q", err, b.writes)
+			}
+		})
+	}
+	// Processes, and what can only be found by claiming the disk.
+	b := newBus(t, DriverKernel)
+	_, err := b.binder("process 12 (fio) has /dev/nvme0n1 open").bind(context.Background(), anSSD, DriverModule)
+	if !errors.Is(err, base.ErrInUse) || !strings.Contains(err.Error(), "fio") || len(b.writes) > 0 {
 		t.Errorf("%v, wrote %q", err, b.writes)
 	}
 	d := b.binder()

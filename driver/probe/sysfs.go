@@ -198,7 +198,8 @@ func (k kernel) disk(name string) Disk {
 		d.Bytes = sectors * 512 // whatever the size of its blocks
 	}
 	if dev, ok := unix.ParseDev(k.text("class/block/"+name, "dev")); ok {
-		d.Holders = append(d.Holders, unix.BlockHolders(dev)...)
+		proc := filepath.Join(filepath.Dir(string(k)), "proc") // beside it
+		d.Holders = append(d.Holders, unix.BlockHoldersIn(string(k), proc, dev)...)
 	}
 	return d
 }

@@ -4,16 +4,15 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
-
-	"github.com/ugds-store/ugds/internal/unix"
 )
 
 // fakeSys makes a tree of files and links ("name -> target") as the kernel shows it.
 func fakeSys(t *testing.T, entries ...string) string {
 	t.Helper()
-	root := t.TempDir()
+	root := t.TempDir() + "/sys" // proc is beside it
 	for _, e := range entries {
 		name, text, _ := strings.Cut(e, "=")
 		path := filepath.Join(root, name)
@@ -36,10 +35,6 @@ func fakeSys(t *testing.T, entries ...string) string {
 // TestControllers reads a machine with a free disk, one with a mounted disk, one of
 // VFIO, one without a driver, one behind a fabric, and a disk that is no NVMe one.
 func TestControllers(t *testing.T) {
-	root, err := unix.StatPath("/proc/self") // procfs is mounted wherever tests run
-	if err != nil {
-		t.Fatal(err)
-	}
 	const a, b, c, d = "bus/pci/devices/0000:01:00.0/", "bus/pci/devices/0000:02:00.0/",
 		"bus/pci/devices/0000:03:00.0/", "bus/pci/devices/0000:04:00.0/"
 	sys := fakeSys(t,
@@ -49,7 +44,8 @@ func TestControllers(t *testing.T) {
 		"class/nvme/nvme0/serial=S1", "class/nvme/nvme0/firmware_rev=F2", "class/nvme/nvme0/state=live",
 		"class/nvme/nvme0/nvme0c0n1/x=", "class/nvme/nvme0/power/x=", "class/block/nvme0n1/size=2048", "class/block/nvme0n1/dev=511:77",
 		b+"class=0x010802", b+"driver=-> ../nvme", b+"nvme/nvme1/x=", "class/nvme/nvme1/model=Other",
-		"class/nvme/nvme1/nvme1n1/x=", "class/block/nvme1n1/dev="+root.Dev.String(),
+		"class/nvme/nvme1/nvme1n1/x=", "class/block/nvme1n1/dev=259:3",
+		"../proc/self/mountinfo=36 25 259:3 / /data rw - xfs /dev/nvme1n1 rw",
 		c+"class=0x010802", c+"driver=-> ../vfio-pci", d+"class=0x010802", d+"numa_node=-1",
 		"bus/pci/devices/0000:05:00.0/class=0x010601",
 		"class/nvme/nvme7/transport=tcp", "class/nvme/nvme7/address=traddr=10.0.0.1", "class/nvme/nvme7/model=Far")
@@ -68,7 +64,7 @@ func TestControllers(t *testing.T) {
 	if s := got[0].Link.String(); s != "PCIe 8.0 GT/s x2 (of 8.0 GT/s x4)" || !got[0].Link.Narrow() {
 		t.Errorf("link %q", s)
 	}
-	if g := got[1]; g.Usable || len(g.Disks) != 1 || len(g.Disks[0].Holders) == 0 || g.NUMANode != -1 {
+	if g := got[1]; g.Usable || len(g.Disks) != 1 || !slices.Equal(g.Disks[0].Holders, []string{"/dev/nvme1n1 is mounted on /data"}) || g.NUMANode != -1 {
 		t.Errorf("mounted: %+v", g)
 	}
 	for i, why := range map[int]string{2: "through VFIO, as pci:" + got[2].Address, 3: "no driver has it", 4: "no namespace"} {

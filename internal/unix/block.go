@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"unsafe"
@@ -92,22 +93,25 @@ func BlockAttr(d Dev, attr string) string {
 // BlockHolders names what uses the block device: mount points, swap, and
 // devices stacked on it or on its partitions. It is only for messages: mount
 // namespaces hide mounts, so that an empty answer does not mean free.
-func BlockHolders(d Dev) []string {
+func BlockHolders(d Dev) []string { return BlockHoldersIn("/sys", "/proc", d) }
+
+// BlockHoldersIn is BlockHolders with other places of sysfs and proc.
+func BlockHoldersIn(sysfs, proc string, d Dev) []string {
 	var out []string
-	devs := append([]Dev{d}, partitions(d)...)
-	mounts, _ := Mounts()
+	devs := append([]Dev{d}, partitions(sysfs, d)...)
+	mounts, _ := mountsOf(proc, "self")
 	for _, dev := range devs {
 		for _, m := range mounts {
 			if m.Dev == dev {
 				out = append(out, m.Source+" is mounted on "+m.Point)
 			}
 		}
-		holders, _ := os.ReadDir("/sys/dev/block/" + dev.String() + "/holders")
+		holders, _ := os.ReadDir(sysfs + "/dev/block/" + dev.String() + "/holders")
 		for _, h := range holders {
 			out = append(out, "the device "+deviceName(h.Name())+" is built on it")
 		}
 	}
-	return append(out, swapsOn(devs)...)
+	return append(out, swapsOn(sysfs, proc, devs)...)
 }
 
 // deviceName is a block device by its name, with what it is called: a volume of the
@@ -121,8 +125,8 @@ func deviceName(name string) string {
 }
 
 // partitions lists the partitions of a whole disk.
-func partitions(d Dev) []Dev {
-	files, _ := filepath.Glob("/sys/dev/block/" + d.String() + "/*/partition")
+func partitions(sysfs string, d Dev) []Dev {
+	files, _ := filepath.Glob(sysfs + "/dev/block/" + d.String() + "/*/partition")
 	var out []Dev
 	for _, f := range files {
 		b, err := os.ReadFile(filepath.Join(filepath.Dir(f), "dev"))
@@ -136,22 +140,30 @@ func partitions(d Dev) []Dev {
 	return out
 }
 
-func swapsOn(devs []Dev) []string {
-	b, _ := os.ReadFile("/proc/swaps")
+func swapsOn(sysfs, proc string, devs []Dev) []string {
+	b, _ := os.ReadFile(proc + "/swaps")
 	var out []string
 	for line := range strings.Lines(string(b)) {
 		name, _, _ := strings.Cut(line, " ")
 		if !strings.HasPrefix(name, "/") {
 			continue
 		}
-		st, err := StatPath(name)
-		for _, d := range devs {
-			if err == nil && st.Kind == KindBlock && st.Rdev == d {
-				out = append(out, name+" is in use as swap")
-			}
+		dev, ok := blockDev(sysfs, name)
+		if ok && slices.Contains(devs, dev) {
+			out = append(out, name+" is in use as swap")
 		}
 	}
 	return out
+}
+
+// blockDev is the number of the block device that a path names: by its node, or, where
+// that is not to be seen, by its name.
+func blockDev(sysfs, path string) (Dev, bool) {
+	if st, err := StatPath(path); err == nil {
+		return st.Rdev, st.Kind == KindBlock
+	}
+	b, _ := os.ReadFile(sysfs + "/class/block/" + filepath.Base(path) + "/dev")
+	return ParseDev(strings.TrimSpace(string(b)))
 }
 
 // ParseDev reads the form of String, as attributes named dev have it.

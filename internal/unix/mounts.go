@@ -19,13 +19,13 @@ type Mount struct {
 }
 
 // Mounts lists the mounts that this process sees.
-func Mounts() ([]Mount, error) { return mountsOf("self") }
+func Mounts() ([]Mount, error) { return mountsOf("/proc", "self") }
 
 // MountedElsewhere finds a process that has a block device, or a partition of it, mounted
 // in its own mount namespace, such as one in a container, and where; 0 if there is none
 // that can be seen.
 func MountedElsewhere(d Dev) (pid int, point string) {
-	devs := append([]Dev{d}, partitions(d)...)
+	devs := append([]Dev{d}, partitions("/sys", d)...)
 	own, _ := os.Readlink("/proc/self/ns/mnt")
 	seen := map[string]bool{own: true}
 	dirs, _ := os.ReadDir("/proc")
@@ -39,7 +39,7 @@ func MountedElsewhere(d Dev) (pid int, point string) {
 			continue
 		}
 		seen[ns] = true
-		mounts, _ := mountsOf(e.Name())
+		mounts, _ := mountsOf("/proc", e.Name())
 		for _, m := range mounts {
 			if slices.Contains(devs, m.Dev) {
 				return n, m.Point
@@ -49,9 +49,9 @@ func MountedElsewhere(d Dev) (pid int, point string) {
 	return 0, ""
 }
 
-// mountsOf lists the mounts that a process sees.
-func mountsOf(process string) ([]Mount, error) {
-	b, err := os.ReadFile("/proc/" + process + "/mountinfo")
+// mountsOf lists the mounts that a process sees. proc is usually /proc.
+func mountsOf(proc, process string) ([]Mount, error) {
+	b, err := os.ReadFile(proc + "/" + process + "/mountinfo")
 	if err != nil {
 		return nil, err
 	}

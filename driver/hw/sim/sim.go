@@ -128,6 +128,7 @@ func open(cfg Config, content []*media) (*Sim, error) {
 		s.media = append(s.media, m)
 	}
 	s.powerOn()
+	s.id.Window = s.window()
 	return s, nil
 }
 

@@ -82,7 +82,7 @@ func open(in system, address string) (d *Device, err error) {
 	}
 	d.space = newSpace(d.link.iommu.Ranges)
 	d.id = hw.ID{Target: d.link.name, Transport: "vfio", Vendor: uint16(d.link.attribute("vendor", 0)),
-		Device: uint16(d.link.attribute("device", 0)), NUMANode: int(max(d.link.attribute("numa_node", -1), -1)), IOMMU: true}
+		Device: uint16(d.link.attribute("device", 0)), NUMANode: int(max(d.link.attribute("numa_node", -1), -1)), IOMMU: true, Window: d.BAR.Size()}
 	return d, nil
 }
 
