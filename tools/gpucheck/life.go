@@ -338,7 +338,8 @@ func (b *being) round(key int, m *gputool.Memory) error {
 }
 
 // closeAll closes the store, its device and the memory in any order while requests
-// are under way. What is refused as busy is closed later.
+// are under way. What is refused as busy is closed later; a store whose device was
+// closed says so, and is closed.
 func (b *being) closeAll() error {
 	b.ending.Store(true)
 	c, cancel := context.WithTimeout(ctx, lifeLimit/2)
@@ -357,10 +358,13 @@ func (b *being) closeAll() error {
 		var errs []error
 		todo = slices.DeleteFunc(todo, func(fn func() error) bool {
 			err := fn()
-			if err != nil && !errors.Is(err, store.ErrBusy) {
+			if err == nil || errors.Is(err, store.ErrClosed) {
+				return true
+			}
+			if !errors.Is(err, store.ErrBusy) {
 				errs = append(errs, err)
 			}
-			return err == nil
+			return false
 		})
 		if len(errs) > 0 {
 			return errors.Join(errs...)
