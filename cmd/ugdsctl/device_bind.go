@@ -54,8 +54,8 @@ status 2.`,
 	return cmd
 }
 
-func checkCmd(e *ctl.Env) *cobra.Command {
-	return &cobra.Command{
+func checkCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
+	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "tell what this machine has for the direct path, and what it lacks",
 		Long: `check looks at what the direct path between disks and GPU memory needs of this
@@ -64,10 +64,18 @@ huge pages, locked memory, each NVMe controller. Each line is ok, fallback or
 refused, with the reason and what to do about it. It changes nothing and needs
 no rights.
 
-A store works without all of it, through the kernel and host memory.`,
+With --gpu it looks at that GPU as well; without, no library of a GPU is loaded.
+It ends with the settings of transfers and where each was set.
+
+A store works without all of it, through the kernel and host memory. So the exit
+status is 0 whatever is found, unless the settings ask for the direct path
+(compat_mode OFF, strict) and something that it needs is missing: then it is 1.`,
 		Example: `  ugdsctl check
+  ugdsctl check --gpu host
   ugdsctl check --json`,
 		Args: args(0, 0, "nothing"),
-		RunE: func(*cobra.Command, []string) error { return ctl.Check(e) },
+		RunE: func(*cobra.Command, []string) error { return ctl.Check(e, t) },
 	}
+	gpuLookFlags(cmd, t)
+	return cmd
 }

@@ -128,6 +128,7 @@ func documents(t *testing.T) map[string]*fields {
 		"device list S/data.ugds sim:size=64MiB",
 		"SYSFS",
 		"check",
+		"check --gpu host",
 		"device info S/data.ugds sim:size=64MiB",
 		"device health sim:size=64MiB",
 		"device health S/data.ugds",

@@ -98,7 +98,7 @@ found, 4 exists already, 5 the store is in use. fsck has its own.`,
 	root.AddCommand(
 		demoCmd(env, t), demoVerifyCmd(env, t), formatCmd(env, t), putCmd(env, t), getCmd(env, t), rmCmd(env, t),
 		lsCmd(env, t), statCmd(env, t), existsCmd(env, t), usageCmd(env, t), verifyCmd(env, t), trimCmd(env, t),
-		fsckCmd(env, t), deviceCmd(env, t), checkCmd(env), statsCmd(env), explainCmd(env, t), versionCmd(env),
+		fsckCmd(env, t), deviceCmd(env, t), checkCmd(env, t), statsCmd(env), explainCmd(env, t), versionCmd(env),
 		completionCmd(env), manCmd(env),
 		benchCmd(env, t), benchCaseCmd(env), benchScaleCmd(env), replayCmd(env, t),
 	)

@@ -2,9 +2,15 @@ package ctl
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/ugds-store/ugds/driver/probe"
+	"github.com/ugds-store/ugds/gpu"
+	"github.com/ugds-store/ugds/gpu/xfer"
+	"github.com/ugds-store/ugds/internal/base"
 )
 
 const verbCheck = "check"
@@ -12,18 +18,46 @@ const verbCheck = "check"
 type checkDoc struct {
 	header
 	Findings []probe.Finding `json:"findings"`
+	Settings []xfer.Setting  `json:"settings"`
 }
 
 // Check tells what this machine has for the direct path between disks and GPU memory,
-// and what to do about what it lacks. It changes nothing. A store works without all
-// of it, through the kernel and host memory, so it never fails for what it finds.
-func Check(e *Env) error { return e.fail(verbCheck, checkMachine(e)) }
+// and what to do about what it lacks, with the settings of transfers and where each
+// was set. It changes nothing. A store works without all of it, through the kernel and
+// host memory, so it does not fail for what it finds, unless the settings ask for the
+// direct path. The library of a GPU is loaded only if the target names one.
+func Check(e *Env, t *Target) error { return e.fail(verbCheck, checkMachine(e, t)) }
 
-func checkMachine(e *Env) error {
-	doc := checkDoc{header: head(verbCheck, nil), Findings: probe.Machine()}
-	if e.JSON {
-		return e.emit(doc)
+func checkMachine(e *Env, t *Target) error {
+	set, err := e.gpuSettings(t)
+	if err != nil {
+		return err
 	}
+	doc := checkDoc{header: head(verbCheck, nil), Findings: probe.Machine(), Settings: set.List()}
+	if t.GPU != "" {
+		gpus, err := explainGPUs(t.GPU)
+		if err != nil {
+			return err
+		}
+		for _, g := range gpus {
+			doc.Findings = append(doc.Findings, g.findings("/")...)
+			g.close()
+		}
+	}
+	lacks := lacking(doc.Findings, set)
+	doc.Findings = append(doc.Findings, lacks...)
+	if e.JSON {
+		err = e.emit(doc)
+	} else {
+		err = e.checkText(&doc)
+	}
+	if err == nil && len(lacks) > 0 {
+		err = quietly(ExitFailure)
+	}
+	return err
+}
+
+func (e *Env) checkText(doc *checkDoc) error {
 	w := tabwriter.NewWriter(e.Stdout, 0, 0, 2, ' ', 0)
 	for _, f := range doc.Findings {
 		fmt.Fprintf(w, "%s\t%s\t%s\n", Plain(f.Name), f.Verdict, Plain(f.Reason))
@@ -31,5 +65,68 @@ func checkMachine(e *Env) error {
 			fmt.Fprintf(w, "\t\t→ %s\n", Plain(f.Mend))
 		}
 	}
+	for _, s := range doc.Settings {
+		fmt.Fprintf(w, "setting\t%s\t%s (%s)\n", s.Name, s.Value, s.Source)
+	}
 	return w.Flush()
+}
+
+// lacking is what the settings ask for and the findings do not have: at most one
+// finding.
+func lacking(all []probe.Finding, set xfer.Settings) []probe.Finding {
+	if set.Compat != xfer.CompatOff && !set.Strict {
+		return nil
+	}
+	var lacks []string
+	for _, f := range all {
+		if f.Verdict != probe.Good && (strings.HasPrefix(f.Name, "gpu ") || f.Name == "module "+probe.DriverModule) {
+			lacks = append(lacks, f.Name+": "+f.Reason)
+		}
+	}
+	if len(lacks) == 0 {
+		return nil
+	}
+	return []probe.Finding{{Name: "required", Verdict: probe.Refused, Mend: "set compat_mode to AUTO, and strict to off",
+		Reason: "the settings ask for the direct path; " + strings.Join(lacks, "; ")}}
+}
+
+// findings tells what a GPU has for the direct path. root is where sys lies.
+func (p *probedGPU) findings(root string) []probe.Finding {
+	in := p.dev.Info()
+	name := fmt.Sprintf("gpu %d", in.Index)
+	what := fmt.Sprintf("%s (%s), %s", in.Name, in.Backend, base.FormatBytes(in.Bytes))
+	if in.PCI != "" {
+		what += ", at " + in.PCI
+		if bar := barBytes(root, in.PCI); bar > 0 {
+			what += fmt.Sprintf(", %s of it reachable for devices", base.FormatBytes(bar))
+		}
+	}
+	out := []probe.Finding{{Name: name, Verdict: probe.Good, Reason: what}}
+	add := func(part string, good bool, yes, no string) {
+		f := probe.Finding{Name: name + " " + part, Verdict: probe.Good, Reason: yes}
+		if !good {
+			f.Verdict, f.Reason = probe.Fallback, no
+		}
+		out = append(out, f)
+	}
+	add("export", p.doc.Register == "", "its memory has dma-bufs", "its memory has no dma-buf: "+p.doc.Register)
+	add("visibility", in.Ordering >= gpu.OrderingOwner || in.CanFlush,
+		fmt.Sprintf("write ordering %d, flush by the host: %s", in.Ordering, yesNo(in.CanFlush)),
+		"nothing orders what a device writes before what a kernel reads, and nothing flushes it: no direct reads")
+	add("kernels", in.Mover, "small values are carried, and checksums made, by kernels", "no kernels of ours: small values are copied one by one")
+	add("streams", in.MemOps, "streams write and await cells", "streams cannot await cells: ordered requests wait in the call")
+	return out
+}
+
+// barBytes is the size of the largest memory window of a PCI device, 0 if the kernel
+// does not tell.
+func barBytes(root, address string) (largest int64) {
+	text, _ := os.ReadFile(filepath.Join(root, "sys/bus/pci/devices", filepath.Base(address), "resource"))
+	for line := range strings.Lines(string(text)) {
+		var first, last, flags uint64
+		if n, _ := fmt.Sscanf(line, "0x%x 0x%x 0x%x", &first, &last, &flags); n == 3 && last > first {
+			largest = max(largest, int64(last-first+1))
+		}
+	}
+	return largest
 }

@@ -3,26 +3,113 @@ package ctl
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/ugds-store/ugds/driver/probe"
+	"github.com/ugds-store/ugds/gpu"
+	"github.com/ugds-store/ugds/gpu/host"
+	"github.com/ugds-store/ugds/gpu/xfer"
+	"github.com/ugds-store/ugds/internal/base"
 )
 
-// TestCheck: text and document tell of the same things.
-func TestCheck(t *testing.T) {
+// checked runs check twice and gives the text and the document.
+func checked(t *testing.T, e Env, target Target) (string, checkDoc, int) {
+	t.Helper()
 	var text, doc bytes.Buffer
-	if err := Check(&Env{Stdout: &text}); err != nil {
-		t.Fatal(err)
-	}
-	if err := Check(&Env{Stdout: &doc, JSON: true}); err != nil {
-		t.Fatal(err)
-	}
+	e.Stdout = &text
+	err := Check(&e, &target)
+	e.Stdout, e.JSON = &doc, true
+	again := Check(&e, &target)
 	var d checkDoc
-	if err := json.Unmarshal(doc.Bytes(), &d); err != nil || len(d.Findings) == 0 {
-		t.Fatalf("%v: %s", err, &doc)
+	if jerr := json.Unmarshal(doc.Bytes(), &d); jerr != nil || ExitCode(err) != ExitCode(again) {
+		t.Fatalf("%v, %v, %v: %s", jerr, err, again, &doc)
 	}
-	for _, f := range d.Findings {
-		if !strings.Contains(text.String(), Plain(f.Name)) || !strings.Contains(text.String(), Plain(f.Reason)) {
-			t.Errorf("%+v is not in\n%s", f, &text)
+	return text.String(), d, ExitCode(err)
+}
+
+// TestT16Check: text and document tell of the same things, each setting with its
+// source; a GPU is looked at if it is named; what the settings ask for and is not
+// there makes the exit status.
+func TestT16Check(t *testing.T) {
+	getenv := func(name string) (string, bool) { return "3", name == "UGDS_NUM_THREADS" }
+	for _, c := range []struct {
+		target Target
+		gpus   bool
+		code   int
+	}{
+		{Target{}, false, 0},
+		{Target{GPU: "host"}, true, 0},
+		{Target{GPU: "host", GPUSet: []string{"gds_threshold=1MiB"}}, true, 0},
+		{Target{GPU: "host", GPUSet: []string{"compat_mode=OFF"}}, true, ExitFailure}, // the module is not loaded here
+		{Target{GPUSet: []string{"strict=on"}}, false, ExitFailure},
+	} {
+		text, d, code := checked(t, Env{Getenv: getenv}, c.target)
+		if len(d.Findings) == 0 || len(d.Settings) != len(xfer.SettingNames()) {
+			t.Fatalf("%+v", d)
 		}
+		for _, f := range d.Findings {
+			if !strings.Contains(text, Plain(f.Name)) || !strings.Contains(text, Plain(f.Reason)) {
+				t.Errorf("%+v is not in\n%s", f, text)
+			}
+		}
+		words := strings.Join(strings.Fields(text), " ")
+		if !strings.Contains(words, "setting num_threads 3 (environment)") ||
+			len(c.target.GPUSet) == 0 != !strings.Contains(words, "(--gpu-set)") {
+			t.Errorf("%+v: the sources are not in\n%s", c.target, text)
+		}
+		_, err := os.Stat("/sys/module/" + probe.DriverModule)
+		if loaded := err == nil; code != c.code && !loaded || strings.Contains(text, "gpu 0 export") != c.gpus {
+			t.Errorf("%+v: exit status %d\n%s", c.target, code, text)
+		}
+	}
+	if err := Check(&Env{Stdout: new(bytes.Buffer)}, &Target{GPU: "host:7"}); !errors.Is(err, base.ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+// TestCheckGPU: what a GPU lacks is a fallback with its reason, and it is required
+// only by those who ask for the direct path.
+func TestCheckGPU(t *testing.T) {
+	b, err := host.Open(host.Options{Faults: host.Faults{NoDMABuf: true, NoFlush: true, NoMover: true, NoMemOps: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &probedGPU{dev: b.Devices()[0], doc: explainGPU{Register: gpu.ReasonNoDMABuf}}
+	all := p.findings(t.TempDir())
+	bad := 0
+	for _, f := range all {
+		if f.Verdict == probe.Fallback {
+			bad++
+		}
+	}
+	if bad != 4 || !slices.ContainsFunc(all, func(f probe.Finding) bool { return strings.Contains(f.Reason, gpu.ReasonNoDMABuf) }) {
+		t.Errorf("%+v", all)
+	}
+	if l := lacking(all, xfer.Settings{}); len(l) > 0 {
+		t.Errorf("%+v", l)
+	}
+	if l := lacking(all, xfer.Settings{Compat: xfer.CompatOff}); len(l) != 1 || !strings.Contains(l[0].Reason, gpu.ReasonNoDMABuf) {
+		t.Errorf("%+v", l)
+	}
+}
+
+func TestBARBytes(t *testing.T) {
+	root := t.TempDir()
+	path := filepath.Join(root, "sys/bus/pci/devices/0000:17:00.0")
+	text := "0x00000000f0000000 0x00000000f0ffffff 0x0000000000040200\n" +
+		"0x0000024000000000 0x0000025fffffffff 0x000000000014220c\n0x0000000000000000 0x0000000000000000 0x0000000000000000\n"
+	if err := errors.Join(os.MkdirAll(path, 0o700), os.WriteFile(filepath.Join(path, "resource"), []byte(text), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if n := barBytes(root, "0000:17:00.0"); n != 128<<30 {
+		t.Error(n)
+	}
+	if n := barBytes(root, "0000:18:00.0"); n != 0 {
+		t.Error(n)
 	}
 }
