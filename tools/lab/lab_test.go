@@ -155,3 +155,16 @@ func TestShapes(t *testing.T) {
 		}
 	}
 }
+
+// TestFirstLines: at most so many lines of a file, whole.
+func TestFirstLines(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "trace")
+	if err := os.WriteFile(file, []byte("a\nbb\nc"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for n, want := range map[int]string{1: "a\n", 2: "a\nbb\n", 3: "a\nbb\nc", 9: "a\nbb\nc"} {
+		if got, err := firstLines(file, n); err != nil || string(got) != want {
+			t.Errorf("%d lines: %q, %v", n, got, err)
+		}
+	}
+}

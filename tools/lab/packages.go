@@ -7,22 +7,27 @@ import (
 	"strings"
 )
 
-// programs are what the lab runs, and the packages that they come from.
-var programs = []struct{ program, pkg string }{
-	{"qemu-system-x86_64", "qemu-system-x86"},
-	{"busybox", "busybox-static"},
-	{"xz", "xz-utils"},
-	{"mkfs.ext4", "e2fsprogs"},
-	{"make", "make"},
-	{"gcc", "gcc"},
-	{"perl", "perl"},
+// programs are what the lab runs, the packages that they come from, and whether only
+// the long form needs them.
+var programs = []struct {
+	program, pkg string
+	long         bool
+}{
+	{"qemu-system-x86_64", "qemu-system-x86", false},
+	{"busybox", "busybox-static", false},
+	{"xz", "xz-utils", false},
+	{"mkfs.ext4", "e2fsprogs", false},
+	{"make", "make", false},
+	{"gcc", "gcc", false},
+	{"perl", "perl", true},
+	{"sparse", "sparse", true},
 }
 
 // need installs what is missing. Only the superuser can; others are told.
 func need() error {
 	var missing []string
 	for _, p := range programs {
-		if _, err := exec.LookPath(p.program); err != nil {
+		if _, err := exec.LookPath(p.program); err != nil && (options.full || !p.long) {
 			missing = append(missing, p.pkg)
 		}
 	}

@@ -26,7 +26,7 @@ func (d *Device) Alloc(size int64, owner string) (*hw.Buffer, error) {
 	}
 	a := unix.KdrvAlloc{Len: uint64(size)}
 	if err := unix.KdrvDoAlloc(d.fd, &a); err != nil {
-		if unix.ErrnoOf(err) == unix.ENOMEM {
+		if unix.ErrnoOf(err) == unix.ENOMEM && a.Why == 0 {
 			return nil, base.Errorf("allocate "+base.FormatBytes(size)+" for", owner, base.ErrNoSpace, "no such piece of memory: %w", err)
 		}
 		return nil, d.refused("allocate "+base.FormatBytes(size)+" for", owner, a.Why, err)
@@ -34,7 +34,11 @@ func (d *Device) Alloc(size int64, owner string) (*hw.Buffer, error) {
 	n := base.AlignUp(size, int64(d.info.PageSize))
 	mem, err := unix.MmapShared(d.fd, int64(a.MmapOffset), n)
 	if err != nil {
-		return nil, base.Wrap("map", owner, errors.Join(err, unix.KdrvUnmap(d.fd, a.Region)))
+		err = errors.Join(err, d.end(a.Region))
+		if d.state() == unix.KdrvGone { // between the two requests
+			return nil, base.Errorf("map", owner, base.ErrDeviceGone, "%w", err)
+		}
+		return nil, base.Wrap("map", owner, err)
 	}
 	d.live.Add(1)
 	dma.Account(owner, n)

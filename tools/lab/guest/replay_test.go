@@ -281,8 +281,14 @@ func TestStoreReplay(t *testing.T) {
 	checkReplay(t, dir)
 
 	formatReplay(t, dir)
+	if *transport == "kdrv" {
+		traceSteps(t)
+	}
 	flushed := replayUntilKilled(t, dir, len(all)/2)
 	checkReplay(t, dir)
+	if *transport == "kdrv" { // which stopped the controller before it gave memory back
+		checkOrder(t, traced(t))
+	}
 	p, d = openReplay(t, dir)
 	there := p.present(t, all)
 	for i, ids := range all[:flushed+1] {
@@ -340,6 +346,9 @@ func replayUntilKilled(t testing.TB, dir string, requests int) (flushed int) {
 		if len(ended) > 0 || time.Now().After(end) {
 			t.Fatalf("the child ended early, or is too slow:\n%s", out.String())
 		}
+	}
+	if *transport == "kdrv" {
+		writeSys(t, tracing+"trace", "")
 	}
 	if err := c.Process.Kill(); err != nil {
 		t.Fatal(err)
