@@ -233,7 +233,19 @@ func Do(ctx context.Context, d Device, reqs ...Request) error {
 	return b.Err()
 }
 
-// Flush makes every write that ended before the call durable.
+// Flusher is a Device that flushes in the calling thread where that is quicker than
+// Submit and Wait: a blocking system call needs no other thread.
+type Flusher interface {
+	// FlushHere is OpFlush; it returns when the flush has ended, however long
+	// that takes. Errors are those of a request.
+	FlushHere() error
+}
+
+// Flush makes every write that ended before the call durable. It returns when the
+// flush has ended, also if ctx ended before.
 func Flush(ctx context.Context, d Device) error {
+	if f, ok := d.(Flusher); ok && ctx.Err() == nil {
+		return f.FlushHere()
+	}
 	return Do(ctx, d, Request{Op: OpFlush})
 }

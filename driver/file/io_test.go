@@ -225,6 +225,53 @@ func TestI04DeviceDeadline(t *testing.T) {
 	})
 }
 
+// TestFlushHere: a flush in the calling thread counts, stops the device when it
+// fails, waits for the kernel's answer, and is refused where a request is.
+func TestFlushHere(t *testing.T) {
+	each(t, file.Options{}, func(t *testing.T, d *file.Device, f *faults) {
+		ctx := context.Background()
+		if err := driver.Flush(ctx, d); err != nil || d.Stats().Flushes != 1 || d.Stats().Commands != 1 {
+			t.Fatalf("%v, %+v", err, d.Stats())
+		}
+		f.mu.Lock()
+		f.hold = true
+		f.mu.Unlock()
+		ended := make(chan error, 1)
+		go func() { ended <- driver.Flush(ctx, d) }()
+		for end := time.Now().Add(20 * time.Second); d.Stats().InFlight == 0 && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
+		if in := d.Stats().InFlight; in != 1 || len(ended) != 0 {
+			t.Errorf("%d in flight, %d ended", in, len(ended))
+		}
+		f.mu.Lock()
+		f.hold = false
+		f.mu.Unlock()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		f.failNext(driver.OpFlush)
+		if err := driver.Flush(ctx, d); !errors.Is(err, base.ErrIsolated) || d.State() != driver.StateIsolated {
+			t.Errorf("%v, %v", err, d.State())
+		}
+		if err := driver.Flush(ctx, d); !errors.Is(err, base.ErrIsolated) {
+			t.Errorf("a flush of an isolated device: %v", err)
+		}
+		if err := d.Reset(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if err := driver.Flush(ctx, d); err != nil {
+			t.Error(err)
+		}
+		if err := d.Close(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if err := driver.Flush(ctx, d); !errors.Is(err, base.ErrClosed) {
+			t.Errorf("a flush of a closed device: %v", err)
+		}
+	})
+}
+
 // Where the file system cannot zero a range, zeros are written.
 func TestZeroesAreWritten(t *testing.T) {
 	o := file.Options{Hooks: file.Hooks{NoZeroRange: true}}
