@@ -51,7 +51,6 @@ func (d *DB) Close(ctx context.Context) error {
 // lock back.
 func (d *DB) shutDown() {
 	defer close(d.closed)
-	close(d.jobs) // nobody sends any more; an idle committer ends
 	if d.fence.err() != nil {
 		d.abandon()
 		d.closeErr = d.lock.release()

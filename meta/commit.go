@@ -98,24 +98,51 @@ func (b *Batch) fail(err error) bool {
 // After any outcome the batch must be Reset before it is filled again. An empty
 // batch without a generation is no commit.
 func (d *DB) Commit(ctx context.Context, b *Batch) error {
-	if err := d.life.enter("commit"); err != nil {
-		return err
-	}
-	defer d.life.leave()
+	return await(func(lost func(error)) (bool, error) { return d.CommitHere(ctx, b, lost) })
+}
+
+// CommitHere is Commit in the calling goroutine, which saves two hand-overs. On
+// Pebble's fatal path that goroutine is parked for ever, and on a disk that does not
+// answer it comes back late. Then lost is called in its place, with the answer,
+// once, in another goroutine; and should CommitHere return after all, it tells with
+// !here that its caller was given up and has to end.
+func (d *DB) CommitHere(ctx context.Context, b *Batch, lost func(error)) (here bool, err error) {
 	if b.err != nil {
-		return base.Wrap("commit", "", b.err)
+		return true, base.Wrap("commit", "", b.err)
 	}
 	if b.sent {
-		return base.Errorf("commit", "", base.ErrInvalid, "the batch was committed before and not reset")
+		return true, base.Errorf("commit", "", base.ErrInvalid, "the batch was committed before and not reset")
 	}
 	if b.n == 0 && !b.hasGen {
-		return nil
+		return true, d.ended("commit")
 	}
-	return d.commit(ctx, "commit", b.pb, func() error { return d.seal(b) }, func() {
-		if b.hasGen {
-			d.header.LastGen = b.lastGen
+	return d.commit(ctx, change{op: "commit", pb: b.pb, lost: &b.lost,
+		fill: func() error { return d.seal(b) },
+		done: func() {
+			if b.hasGen {
+				d.header.LastGen = b.lastGen
+			}
+		}}, lost)
+}
+
+// await runs a commit in a goroutine of its own, which may be given up.
+func await(commit func(lost func(error)) (bool, error)) error {
+	answer := make(chan error, 1)
+	go func() {
+		if here, err := commit(func(err error) { answer <- err }); here {
+			answer <- err
 		}
-	}, &b.lost)
+	}()
+	return <-answer
+}
+
+// ended is ErrClosed once Close has begun.
+func (d *DB) ended(op string) error {
+	err := d.life.enter(op)
+	if err == nil {
+		d.life.leave()
+	}
+	return err
 }
 
 // seal adds the generation to a batch that is about to be sent.
@@ -133,23 +160,63 @@ func (d *DB) seal(b *Batch) error {
 // RaiseEpoch stores a higher epoch, durable when it returns. ErrInvalid when it
 // is not higher; other errors are those of Commit.
 func (d *DB) RaiseEpoch(ctx context.Context, epoch uint64) error {
-	if err := d.life.enter("raise epoch"); err != nil {
-		return err
-	}
-	defer d.life.leave()
 	pb := new(pebble.Batch)
-	return d.commit(ctx, "raise epoch", pb, func() error {
+	c := change{op: "raise epoch", pb: pb, fill: func() error {
 		if have := d.Header().Epoch; epoch <= have {
 			return base.Errorf("raise epoch", "", base.ErrInvalid, "epoch %d after %d", epoch, have)
 		}
 		return pb.Set(keyEpoch, encodeSingleton(keyEpoch, epoch), nil)
-	}, func() { d.header.Epoch = epoch }, nil)
+	}, done: func() { d.header.Epoch = epoch }}
+	return await(func(lost func(error)) (bool, error) { return d.commit(ctx, c, lost) })
 }
 
-// commit waits for its turn, lets fill complete the batch, sends it and, when
-// it is durable, runs done under d.mu. lost, if not nil, is set when the outcome
-// is unknown.
-func (d *DB) commit(ctx context.Context, op string, pb *pebble.Batch, fill func() error, done func(), lost *bool) error {
+// change is what one commit does.
+type change struct {
+	op   string
+	pb   *pebble.Batch
+	fill func() error // completes the batch, when the commit has its turn
+	done func()       // takes note of it under d.mu, when it is durable
+	lost *bool        // if not nil: set when the outcome is unknown
+}
+
+// commit waits for its turn, sends c and takes note of it. here and lost are those
+// of CommitHere.
+func (d *DB) commit(ctx context.Context, c change, lost func(error)) (here bool, err error) {
+	if err := d.life.enter(c.op); err != nil {
+		return true, err
+	}
+	if err := d.takeTurn(ctx, c.op); err != nil {
+		d.life.leave()
+		return true, err
+	}
+	over := func() { <-d.turn; d.life.leave() }
+	if err := c.fill(); err != nil {
+		over()
+		return true, err
+	}
+	here, err = d.send(c.pb, func(cause error) {
+		err := d.unknown(&c, cause)
+		over()
+		lost(err)
+	})
+	switch {
+	case !here:
+		return false, nil
+	case err == errNotSent:
+		err = d.readOnly(c.op)
+	case err != nil:
+		err = d.unknown(&c, err)
+	default:
+		d.fs.stats.commits.Add(1)
+		d.mu.Lock()
+		c.done()
+		d.mu.Unlock()
+	}
+	over()
+	return true, err
+}
+
+func (d *DB) takeTurn(ctx context.Context, op string) error {
 	if d.o.ReadOnly {
 		return base.Errorf(op, d.o.Dir, base.ErrReadOnly, "opened read-only")
 	}
@@ -160,42 +227,35 @@ func (d *DB) commit(ctx context.Context, op string, pb *pebble.Batch, fill func(
 	case <-ctx.Done():
 		return d.late(op, ctx)
 	}
-	defer func() { <-d.turn }()
+	err := error(nil)
 	switch {
 	case d.fence.err() != nil:
-		return d.readOnly(op)
+		err = d.readOnly(op)
 	case ctx.Err() != nil:
-		return d.late(op, ctx)
-	}
-	if err := fill(); err != nil {
-		return err
-	}
-	err := d.send(pb)
-	if err == errNotSent {
-		return d.readOnly(op)
+		err = d.late(op, ctx)
 	}
 	if err != nil {
-		d.fs.stats.failed.Add(1)
-		if lost != nil {
-			*lost = true
-		}
-		e := base.Errorf(op, d.o.Dir, base.ErrUnknown, "%w", err)
-		return base.WithHint(e, "the store is read-only now; open it again to see which state it is in")
+		<-d.turn
 	}
-	d.fs.stats.commits.Add(1)
-	d.mu.Lock()
-	done()
-	d.mu.Unlock()
-	return nil
+	return err
 }
 
-// job is a batch on its way through the committer. Whoever moves verdict away
-// from 0 decides what the caller hears and readers see: a commit that was given
-// up stays invisible even if it succeeds afterwards.
+// unknown is the answer of a commit that failed on its way.
+func (d *DB) unknown(c *change, cause error) error {
+	d.fs.stats.failed.Add(1)
+	if c.lost != nil {
+		*c.lost = true
+	}
+	e := base.Errorf(c.op, d.o.Dir, base.ErrUnknown, "%w", cause)
+	return base.WithHint(e, "the store is read-only now; open it again to see which state it is in")
+}
+
+// job is a batch that Pebble has. Whoever moves verdict away from 0 decides what the
+// caller hears and readers see: a commit that was given up stays invisible even if
+// it succeeds afterwards.
 type job struct {
-	pb      *pebble.Batch
 	verdict atomic.Int32
-	answer  chan error
+	lost    func(error)
 }
 
 const (
@@ -203,34 +263,55 @@ const (
 	givenUp  = 2
 )
 
-// errNotSent tells that the committer did not take the batch.
+// errNotSent tells that Pebble did not get the batch.
 var errNotSent = errors.New("not sent")
 
-// send gives the batch to the committer and waits for the answer. Any error
-// but errNotSent means that the outcome is unknown and the fence is down.
-func (d *DB) send(pb *pebble.Batch) error {
-	timer := time.NewTimer(d.o.CommitDeadline)
+// send gives the batch to Pebble. Any error but errNotSent means that the outcome is
+// unknown and the fence is down. Only the holder of the turn sends.
+func (d *DB) send(pb *pebble.Batch, lost func(error)) (here bool, err error) {
+	j := &job{lost: lost}
+	d.sent.Store(j)
+	defer d.sent.CompareAndSwap(j, nil)
+	if d.fence.err() != nil { // looked at behind Store: the watcher may have passed by
+		return j.verdict.CompareAndSwap(0, answered), errNotSent
+	}
+	timer := time.AfterFunc(d.o.CommitDeadline, func() {
+		if j.verdict.Load() == 0 {
+			d.fence.trip(base.Errorf("commit", d.o.Dir, base.ErrTimeout, "not durable within %v", d.o.CommitDeadline))
+		}
+	})
 	defer timer.Stop()
-	j := &job{pb: pb, answer: make(chan error, 1)}
+	snap, err := d.apply(pb, pebble.Sync)
+	if !j.verdict.CompareAndSwap(0, answered) {
+		parked.Add(-1)
+		return false, nil
+	}
+	if err != nil {
+		d.fence.trip(err)
+		return true, err
+	}
+	d.views.install(snap)
+	if d.views.full() {
+		select {
+		case d.reap <- struct{}{}:
+		default:
+		}
+	}
+	return true, nil
+}
+
+// watchFence gives up the commit that is under way when the fence falls: its
+// goroutine may be parked, wait for one that is, or wait for a disk.
+func (d *DB) watchFence() {
 	select {
-	case d.jobs <- j:
 	case <-d.fence.ch:
-		return errNotSent
-	case <-timer.C: // never: the committer is idle, since only the holder of the turn sends
-		return errNotSent
+	case <-d.life.idle:
+		return
 	}
-	select {
-	case err := <-j.answer:
-		return err
-	case <-d.fence.ch:
-	case <-timer.C:
-		d.fence.trip(base.Errorf("commit", d.o.Dir, base.ErrTimeout, "not durable within %v", d.o.CommitDeadline))
+	if j := d.sent.Load(); j != nil && j.verdict.CompareAndSwap(0, givenUp) {
+		parked.Add(1)
+		j.lost(d.fence.err())
 	}
-	if !j.verdict.CompareAndSwap(0, givenUp) {
-		return <-j.answer // nothing that can block lies before it
-	}
-	parked.Add(1) // the committer waits for a parked goroutine, or comes back
-	return d.fence.err()
 }
 
 func (d *DB) readOnly(op string) error {
@@ -239,31 +320,6 @@ func (d *DB) readOnly(op string) error {
 
 func (d *DB) late(op string, ctx context.Context) error {
 	return base.Errorf(op, d.o.Dir, base.ErrTimeout, "before its turn, nothing was sent: %w", context.Cause(ctx))
-}
-
-// committer applies batches, one at a time, on its own goroutine: on Pebble's
-// fatal path it is parked.
-func (d *DB) committer() {
-	for j := range d.jobs {
-		snap, err := d.apply(j.pb, pebble.Sync)
-		if err != nil {
-			d.fence.trip(err)
-		}
-		if !j.verdict.CompareAndSwap(0, answered) {
-			parked.Add(-1)
-			return
-		}
-		if err == nil {
-			d.views.install(snap)
-		}
-		j.answer <- err
-		if d.views.full() {
-			select {
-			case d.reap <- struct{}{}:
-			default:
-			}
-		}
-	}
 }
 
 // reaper closes views until the last user of a closing DB has left.

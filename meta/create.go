@@ -93,7 +93,7 @@ func createDatabase(o Options, lock *dirLock, id Identity) error {
 	} {
 		_ = b.Set(s.key, s.value, nil)
 	}
-	err = d.send(b)
+	err = await(func(lost func(error)) (bool, error) { return d.send(b, lost) })
 	d.lock = &dirLock{free: func() error { return nil }} // Create keeps its own
 	return errors.Join(ioError("create metadata", o, o.Dir, err), d.Close(context.Background()))
 }

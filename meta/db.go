@@ -23,10 +23,10 @@ type DB struct {
 	sched *scheduler
 	iters atomic.Int64
 
-	turn   chan struct{} // holds the right to commit
-	jobs   chan *job
-	reap   chan struct{} // wakes the reaper
-	reaped chan struct{} // closed when it has ended
+	turn   chan struct{}       // holds the right to commit
+	sent   atomic.Pointer[job] // the commit under way
+	reap   chan struct{}       // wakes the reaper
+	reaped chan struct{}       // closed when it has ended
 
 	mu         sync.Mutex // guards what follows
 	header     Header
@@ -117,7 +117,7 @@ func restoreLock(o Options) error {
 func openLocked(o Options, lock *dirLock, create bool) (*DB, error) {
 	f := newFence(o.OnEvent)
 	d := &DB{o: o, fs: newFenceFS(o, f), fence: f, lock: lock, life: newLife(), sched: newScheduler(),
-		turn: make(chan struct{}, 1), jobs: make(chan *job),
+		turn: make(chan struct{}, 1),
 		reap: make(chan struct{}, 1), reaped: make(chan struct{}), closed: make(chan struct{})}
 	if err := d.openPebble(create); err != nil {
 		if !d.fs.waitDrained(time.After(fatalGrace)) {
@@ -129,7 +129,7 @@ func openLocked(o Options, lock *dirLock, create bool) (*DB, error) {
 	}
 	d.fs.opened()
 	d.sched.release()
-	go d.committer()
+	go d.watchFence()
 	go d.reaper()
 	if create {
 		return d, nil

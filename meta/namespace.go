@@ -56,12 +56,8 @@ func (d *DB) CreateNamespace(ctx context.Context, name string, layout [16]byte) 
 		return n, base.Errorf("create namespace", "", base.ErrInvalid, "name of %d bytes (%d to %d are possible)",
 			len(name), MinNamespaceLen, MaxNamespaceLen)
 	}
-	if err := d.life.enter("create namespace"); err != nil {
-		return n, err
-	}
-	defer d.life.leave()
 	b := new(pebble.Batch)
-	err := d.commit(ctx, "create namespace", b, func() error {
+	c := change{op: "create namespace", pb: b, fill: func() error {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		for _, have := range d.namespaces {
@@ -75,10 +71,11 @@ func (d *DB) CreateNamespace(ctx context.Context, name string, layout [16]byte) 
 		n.ID = d.header.NextNS
 		_ = b.Set(namespaceKey(name), encodeNamespace(n), nil)
 		return b.Set(keyNextNS, encodeSingleton(keyNextNS, uint64(n.ID)+1), nil)
-	}, func() {
+	}, done: func() {
 		d.header.NextNS = n.ID + 1
 		d.namespaces = append(d.namespaces, n)
-	}, nil)
+	}}
+	err := await(func(lost func(error)) (bool, error) { return d.commit(ctx, c, lost) })
 	return n, err
 }
 
