@@ -1,8 +1,11 @@
 package store
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/ugds-store/ugds/internal/base"
@@ -18,25 +21,37 @@ import (
 // flushLoop sleeps until somebody waits, a relaxed operation comes of age, or an
 // idle store owes a mark.
 func (s *Store) flushLoop() {
-	defer s.loops.Done()
-	defer close(s.flushed)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
 		select {
 		case <-s.stop:
+			close(s.flushed)
+			s.loops.Done()
 			return
 		case <-s.kick:
 		case <-timer.C:
 		}
 		for s.roundDue() {
-			if r := s.flushRound(timer); r != nil {
-				s.flushed <- r // waits until the round before is published
+			if r := s.flushRound(timer); r != nil && !s.passOn(r) {
+				return
 			}
 		}
 		timer.Reset(s.untilNext())
 		s.idleWork()
 	}
+}
+
+// passOn gives the round to commitLoop, or commits it here, which saves a hand-over,
+// if the round before is published and no operation waits for this goroutine. False
+// when another goroutine took the place of this one.
+func (s *Store) passOn(r *flushedRound) bool {
+	if s.committing.Load() == 0 && !s.busy() {
+		return s.commitRound(r, func() { go s.flushLoop() })
+	}
+	s.committing.Add(1)
+	s.flushed <- r // waits until the round before is published
+	return true
 }
 
 // roundDue reports whether a round should begin now.
@@ -143,27 +158,69 @@ func (s *Store) flushRound(timer *time.Timer) *flushedRound {
 	return r
 }
 
-// fill makes the batch of the round.
+// fill makes the batch of the round. A round has a key at most once, so that its
+// order does not matter; in that of the keys Pebble inserts them faster.
 func (r *flushedRound) fill(ops []*op) {
 	r.batch.Reset()
-	var rec meta.Record
+	sorted := make([]*op, 0, len(ops))
 	for _, o := range ops {
 		if o.kind != opBarrier {
-			addToBatch(r.batch, &rec, o)
+			sorted = append(sorted, o)
 		}
+	}
+	slices.SortFunc(sorted, func(a, b *op) int {
+		return cmp.Or(cmp.Compare(a.ns.id, b.ns.id), bytes.Compare(a.key, b.key))
+	})
+	var rec meta.Record
+	for _, o := range sorted {
+		addToBatch(r.batch, &rec, o)
 	}
 }
 
 // commitLoop commits rounds and publishes them.
 func (s *Store) commitLoop() {
-	defer s.loops.Done()
-	for r := range s.flushed {
-		err := s.commit(r.batch, r.top, len(r.live))
-		s.finishRound(r, err)
-		s.settled(r.set)
-		s.marks.lastRound.Store(time.Now().UnixNano())
+	next := func() {
+		s.committing.Add(-1)
 		s.wake() // a mark is owed, or operations came meanwhile
 	}
+	for r := range s.flushed {
+		if !s.commitRound(r, func() { next(); go s.commitLoop() }) {
+			return
+		}
+		next()
+	}
+	s.loops.Done()
+}
+
+// commitRound commits a round and publishes it. When the metadata does not answer in
+// time, another goroutine ends the round and calls takeOver; this one should then end
+// if it ever comes back (false).
+func (s *Store) commitRound(r *flushedRound, takeOver func()) bool {
+	if len(r.live) == 0 {
+		s.endRound(r, nil)
+		return true
+	}
+	if err := s.ReadOnly(); err != nil {
+		s.endRound(r, err)
+		return true
+	}
+	r.batch.SetLastGen(r.top)
+	// The metadata's own commit deadline bounds this.
+	here, err := s.db.CommitHere(context.Background(), r.batch, func(err error) {
+		s.endRound(r, err)
+		takeOver()
+	})
+	if here {
+		s.endRound(r, err)
+	}
+	return here
+}
+
+// endRound publishes a round whose commit had this answer, or ends it.
+func (s *Store) endRound(r *flushedRound, err error) {
+	s.finishRound(r, err)
+	s.settled(r.set)
+	s.marks.lastRound.Store(time.Now().UnixNano())
 }
 
 // closeSet takes the finished operations into the round and plans their writes.
@@ -220,19 +277,6 @@ func (v *version) record(r *meta.Record) {
 	}
 }
 
-// commit makes the batch durable.
-func (s *Store) commit(b *meta.Batch, top uint64, n int) error {
-	if n == 0 {
-		return nil
-	}
-	if err := s.ReadOnly(); err != nil {
-		return err
-	}
-	b.SetLastGen(top)
-	// The metadata's own commit deadline bounds this.
-	return s.db.Commit(context.Background(), b)
-}
-
 // finishRound publishes and answers.
 func (s *Store) finishRound(r *flushedRound, err error) {
 	set, live, top := r.set, r.live, r.top
@@ -270,6 +314,13 @@ func (s *Store) publish(o *op, top uint64) {
 	}
 	if o.hasOld && err == nil {
 		s.drop(o.sh, &o.old, top)
+	}
+	if err == nil && s.events.n.Load() == 0 && !mutant.On(mutant.PublishBeforeCommit) {
+		// Nobody waits for the event, which must come before the key is free.
+		delete(o.sh.busy, o.fp)
+		o.sh.mu.Unlock()
+		close(o.done)
+		return
 	}
 	o.sh.mu.Unlock()
 	if err != nil {

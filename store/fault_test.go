@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -209,6 +210,73 @@ func (f *faultRun) reopened(t *testing.T) {
 	if err := s.Close(bg); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestMetadataHangs lets the sync of a commit hang: its puts are unknown at the
+// deadline, the store is read-only and answers all the same, although the goroutine
+// that commits does not come back, and a sync that ends at last changes nothing.
+func TestMetadataHangs(t *testing.T) {
+	for _, callers := range []int{1, 8} {
+		t.Run(fmt.Sprintf("%d callers", callers), func(t *testing.T) { metadataHangs(t, callers) })
+	}
+}
+
+func metadataHangs(t *testing.T, callers int) {
+	f := newFaultRun(t, files)
+	d := f.device(t)
+	defer d.Close(bg)
+	o := f.options(d)
+	o.Meta.CommitDeadline = 300 * time.Millisecond
+	s, err := store.Open(bg, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns, err := s.Namespace(bg, "n", store.NamespaceOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hang := make(chan struct{})
+	f.fs.Before(func(op metatest.Op) {
+		if op.Name == "sync" && strings.HasSuffix(op.Path, ".log") {
+			<-hang
+		}
+	})
+	value := fill(8, 5000)
+	errs := make(chan error, callers)
+	for i := range callers {
+		go func() {
+			errs <- ns.Put(bg, fmt.Appendf(nil, "hang %d", i), store.Bytes(value), store.PutOptions{})
+		}()
+	}
+	for range callers {
+		// Those that came behind the first round meet a store that is read-only.
+		if err := <-errs; err == nil || !documented(err) {
+			t.Errorf("put: %v", err)
+		}
+	}
+	if s.ReadOnly() == nil {
+		t.Error("the store takes changes")
+	}
+	if err := s.Flush(bg); !errors.Is(err, store.ErrReadOnly) {
+		t.Errorf("flush: %v", err)
+	}
+	for _, key := range []string{"a", "b", "c"} {
+		if err := f.read(ns, key); err != nil {
+			t.Error(err)
+		}
+	}
+	close(hang)
+	f.fs.Before(nil)
+	if _, err := ns.GetBytes(bg, []byte("hang 0"), store.GetOptions{}); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("an unknown put is visible: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(bg, 20*time.Second)
+	defer cancel()
+	if err := s.Close(ctx); err != nil && !documented(err) {
+		t.Logf("close: %v", err)
+	}
+	_ = d.Close(bg)
+	f.reopened(t)
 }
 
 // TestMetadataDiskFull fills a real file system of 48 MiB with metadata.

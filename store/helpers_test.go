@@ -20,12 +20,7 @@ import (
 
 func TestMain(m *testing.M) {
 	child()
-	testenv.Main(m, parked)
-}
-
-// parked exempts goroutines that the metadata parked behind its fence.
-func parked(stack string) bool {
-	return meta.ParkedGoroutines() > 0 && strings.Contains(stack, "pebble")
+	testenv.Main(m, meta.ExemptGoroutine)
 }
 
 func devices(d ...driver.Device) []driver.Device { return d }

@@ -36,7 +36,7 @@ const (
 	shardCount = 1 << shardBits
 	// A shard grows by a quarter when it is 85 % full. Shards begin at staggered
 	// sizes, so that they do not all grow at the same object count.
-	shardMinCap  = 128
+	shardMinCap  = 256
 	shardSmall   = 256 // a smaller shard doubles: its memory is no matter, its growing is
 	shardMaxLoad = 85
 )

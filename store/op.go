@@ -26,6 +26,7 @@ type op struct {
 	relaxed bool
 	ns      *nsState
 	key     []byte
+	short   [40]byte // key, if it has room
 	fp      fingerprint
 	sh      *shard
 
@@ -46,6 +47,10 @@ type op struct {
 // wait returns the operation's answer. When ctx ends first the operation goes
 // on, and may still happen.
 func (o *op) wait(ctx context.Context) error {
+	if ctx.Done() == nil { // cheaper than a select
+		<-o.done
+		return o.err
+	}
 	select {
 	case <-o.done:
 		return o.err

@@ -44,9 +44,12 @@ type putItem struct {
 // it (nothing happened); ErrUnknown when the commit failed; ErrTimeout when ctx
 // ended first (a put that was finished may still happen).
 func (n *Namespace) Put(ctx context.Context, key []byte, v Buffers, o PutOptions) error {
-	items := [1]PutItem{{Key: key, Value: v, PutOptions: o}}
-	n.PutBatch(ctx, items[:])
-	return items[0].Err
+	one := &struct { // one allocation
+		items [1]PutItem
+		put   putItem
+	}{items: [1]PutItem{{Key: key, Value: v, PutOptions: o}}}
+	n.putItems(ctx, one.items[:], func() *putItem { return &one.put })
+	return one.items[0].Err
 }
 
 // PutBatch stores many values with deep submission and shared commit rounds;
@@ -54,6 +57,10 @@ func (n *Namespace) Put(ctx context.Context, key []byte, v Buffers, o PutOptions
 // stand, each after every earlier operation on the key; between keys the order
 // is not defined, and a batch is not one transaction.
 func (n *Namespace) PutBatch(ctx context.Context, items []PutItem) {
+	n.putItems(ctx, items, func() *putItem { return new(putItem) })
+}
+
+func (n *Namespace) putItems(ctx context.Context, items []PutItem, alloc func() *putItem) {
 	err := n.s.gate.enter("put", n.ns.name)
 	if err == nil {
 		defer n.s.gate.leave()
@@ -67,7 +74,8 @@ func (n *Namespace) PutBatch(ctx context.Context, items []PutItem) {
 		}
 		return
 	}
-	var queued []*putItem // sync puts to wait for
+	var first [1]*putItem
+	queued := first[:0] // sync puts to wait for
 	var chunk []*putItem
 	var bytes int64
 	var held []*gpuItem
@@ -78,7 +86,7 @@ func (n *Namespace) PutBatch(ctx context.Context, items []PutItem) {
 		}
 	}
 	for i := range items {
-		p := n.newPut(&items[i])
+		p := n.newPut(&items[i], alloc)
 		if p == nil {
 			continue
 		}
@@ -119,7 +127,7 @@ func (n *Namespace) PutBatch(ctx context.Context, items []PutItem) {
 }
 
 // newPut checks an item; nil when it has its answer already.
-func (n *Namespace) newPut(pi *PutItem) *putItem {
+func (n *Namespace) newPut(pi *PutItem, alloc func() *putItem) *putItem {
 	pi.Generation = 0
 	pi.Err = checkKey("put", pi.Key)
 	if pi.Err == nil {
@@ -131,7 +139,8 @@ func (n *Namespace) newPut(pi *PutItem) *putItem {
 	if pi.Err != nil {
 		return nil
 	}
-	p := &putItem{pi: pi}
+	p := alloc()
+	p.pi = pi
 	p.op = n.initOp(&p.own, opPut, pi.Key, pi.Durability)
 	p.it = item{v: version{length: pi.Value.Size(), noCRC: pi.NoChecksum, sums: p.sum[:0]}, cur: cursor{bufs: pi.Value}}
 	if pi.Err = n.s.holdGPU("put", &p.it); pi.Err != nil {
@@ -145,8 +154,8 @@ func (n *Namespace) newOp(kind opKind, key []byte, d Durability) *op {
 }
 
 func (n *Namespace) initOp(o *op, kind opKind, key []byte, d Durability) *op {
-	*o = op{kind: kind, relaxed: d == Relaxed, ns: n.ns, key: append([]byte(nil), key...),
-		fp: n.s.hash.of(n.ns.id, key), done: make(chan struct{})}
+	*o = op{kind: kind, relaxed: d == Relaxed, ns: n.ns, fp: n.s.hash.of(n.ns.id, key), done: make(chan struct{})}
+	o.key = append(o.short[:0], key...)
 	o.sh = n.s.idx.shard(o.fp)
 	return o
 }
@@ -235,8 +244,11 @@ func (it *item) endPiece(off int64) {
 	if it.v.noCRC {
 		return
 	}
-	n := off - (off-1)/PieceBytes*PieceBytes
-	it.v.crc = base.CombineCRC32C(it.v.crc, it.crc, n)
+	if len(it.v.sums) == 0 {
+		it.v.crc = it.crc
+	} else {
+		it.v.crc = base.CombineCRC32C(it.v.crc, it.crc, off-(off-1)/PieceBytes*PieceBytes)
+	}
 	it.v.sums = append(it.v.sums, it.crc)
 	it.crc = 0
 }

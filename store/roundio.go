@@ -139,7 +139,7 @@ func (r *roundIO) finish(s *Store) {
 // finish waits for the writes and then flushes. An operation whose write fails
 // keeps the error.
 func (w *roundDevice) finish(s *Store, d int) {
-	for i := range w.n {
+	for i := w.n - 1; i >= 0; i-- {
 		w.parts[i].land(s, w)
 	}
 	if w.flush {
@@ -154,7 +154,9 @@ func (p *roundPart) land(s *Store, w *roundDevice) {
 	// The device's own deadlines bound the wait.
 	for p.err == nil && p.batch.Wait(context.Background()) != nil {
 	}
-	for i := range p.batch.Reqs {
+	// Backwards: the buffers are a stack, and what follows on the device should
+	// come to follow in memory as well, so that the next round's segments join.
+	for i := len(p.batch.Reqs) - 1; i >= 0; i-- {
 		r := &p.batch.Reqs[i]
 		err := p.err
 		if err == nil {
@@ -165,7 +167,7 @@ func (p *roundPart) land(s *Store, w *roundDevice) {
 			path = ownWrite
 			w.mark = err == nil
 		} else {
-			for _, o := range p.of[i] {
+			for _, o := range slices.Backward(p.of[i]) {
 				o.err = err
 				s.stage.put(o.buf)
 				o.buf = stageBuf{}

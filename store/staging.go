@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 
 	"github.com/ugds-store/ugds/driver"
@@ -16,11 +17,56 @@ type staging struct {
 	class  [3]stageClass
 }
 
+// stageClass holds the buffers of one size as a stack: what was used last is still
+// in the processor's caches.
 type stageClass struct {
 	size int64
-	free chan int64 // offsets into the region
+	n    int64 // buffers in all
 	lost atomic.Int64
 	gone chan struct{} // closed when every buffer is lost
+
+	mu      sync.Mutex
+	free    []int64 // offsets into the region
+	waiting int
+	back    chan struct{} // has a token when a waiter should look again
+}
+
+// take gives the buffer that was used last.
+func (c *stageClass) take() (off int64, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := len(c.free) - 1
+	if k < 0 {
+		return 0, false
+	}
+	off, c.free = c.free[k], c.free[:k]
+	if k > 0 {
+		c.tell()
+	}
+	return off, true
+}
+
+func (c *stageClass) give(off int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.free = append(c.free, off)
+	c.tell()
+}
+
+// tell wakes one waiter, who tells the next one. Called with mu held.
+func (c *stageClass) tell() {
+	if c.waiting > 0 {
+		select {
+		case c.back <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (c *stageClass) await(n int) {
+	c.mu.Lock()
+	c.waiting += n
+	c.mu.Unlock()
 }
 
 // stageBuf is one buffer; the zero value is none.
@@ -54,9 +100,10 @@ func newStaging(total int64, devs []driver.Device) (*staging, error) {
 	for i, size := range [3]int64{4 * base.KiB, 64 * base.KiB, PieceBytes} {
 		n := share[i] / size
 		c := &st.class[i]
-		c.size, c.free, c.gone = size, make(chan int64, n), make(chan struct{})
-		for range n {
-			c.free <- off
+		c.size, c.n, c.gone, c.back = size, n, make(chan struct{}), make(chan struct{}, 1)
+		c.free = make([]int64, n)
+		for k := range c.free { // the lowest is taken first
+			c.free[n-1-int64(k)] = off
 			off += size
 		}
 	}
@@ -78,10 +125,8 @@ func (st *staging) classFor(n int64) int {
 // tryGet takes a buffer for n bytes, at most PieceBytes, or none.
 func (st *staging) tryGet(n int64) stageBuf {
 	for i := st.classFor(n); i < len(st.class); i++ {
-		select {
-		case off := <-st.class[i].free:
+		if off, ok := st.class[i].take(); ok {
 			return stageBuf{off: off, class: int8(i + 1)}
-		default:
 		}
 	}
 	return stageBuf{}
@@ -93,23 +138,39 @@ func (st *staging) get(ctx context.Context, n int64) (stageBuf, error) {
 		return b, nil
 	}
 	for i := st.classFor(n); i < len(st.class); i++ {
-		select {
-		case off := <-st.class[i].free:
-			return stageBuf{off: off, class: int8(i + 1)}, nil
-		case <-st.class[i].gone: // wait for a larger one
-		case <-ctx.Done():
-			return stageBuf{}, base.Errorf("wait for", "staging memory", ErrTimeout, "%w", ctx.Err())
+		if b, err := st.getOf(ctx, n, i); b.ok() || err != nil {
+			return b, err
 		}
 	}
 	return stageBuf{}, base.WithHint(base.Errorf("wait for", "staging memory", ErrIsolated,
 		"every buffer for %d bytes was in a copy of a GPU that failed", n), "open the store again")
 }
 
+// getOf waits until a buffer for n bytes is free, or every one of class i is lost
+// (none): then wait for a larger one.
+func (st *staging) getOf(ctx context.Context, n int64, i int) (stageBuf, error) {
+	c := &st.class[i]
+	c.await(1)
+	defer c.await(-1)
+	for {
+		if b := st.tryGet(n); b.ok() {
+			return b, nil
+		}
+		select {
+		case <-c.back:
+		case <-c.gone:
+			return stageBuf{}, nil
+		case <-ctx.Done():
+			return stageBuf{}, base.Errorf("wait for", "staging memory", ErrTimeout, "%w", ctx.Err())
+		}
+	}
+}
+
 // lose keeps a buffer from further use, since a GPU may still read or write it. It
 // tells whether so many of its size are lost that the GPUs should get no more.
 func (st *staging) lose(b stageBuf) (enough bool) {
 	c := &st.class[b.class-1]
-	n, all := c.lost.Add(1), int64(cap(c.free))
+	n, all := c.lost.Add(1), c.n
 	if n == all {
 		close(c.gone)
 	}
@@ -118,7 +179,7 @@ func (st *staging) lose(b stageBuf) (enough bool) {
 
 func (st *staging) put(b stageBuf) {
 	if b.ok() && !b.lost {
-		st.class[b.class-1].free <- b.off
+		st.class[b.class-1].give(b.off)
 	}
 }
 

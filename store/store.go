@@ -43,16 +43,17 @@ type Store struct {
 	ios     []*blockIO // guarded by roundMu
 	batches [2]*meta.Batch
 
-	roErr   atomic.Pointer[error] // why the store takes no changes
-	sticky  atomic.Pointer[error] // a withdrawn relaxed operation that no Flush told of
-	gate    gate
-	kick    chan struct{}
-	flushed chan *flushedRound // from flushLoop to commitLoop
-	stop    chan struct{}
-	loops   sync.WaitGroup // committer, monitors, discarder
-	bg      sync.WaitGroup // flights left behind by callers
-	count   counters
-	unsub   []func()
+	roErr      atomic.Pointer[error] // why the store takes no changes
+	sticky     atomic.Pointer[error] // a withdrawn relaxed operation that no Flush told of
+	gate       gate
+	kick       chan struct{}
+	flushed    chan *flushedRound // from flushLoop to commitLoop
+	committing atomic.Int32       // rounds that commitLoop has or is about to get
+	stop       chan struct{}
+	loops      sync.WaitGroup // committer, monitors, discarder
+	bg         sync.WaitGroup // flights left behind by callers
+	count      counters
+	unsub      []func()
 
 	closeMu sync.Mutex
 	closed  bool // guarded by closeMu
