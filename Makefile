@@ -79,12 +79,12 @@ bench: ugdsctl
 
 ## lab: the drivers on QEMU's controllers, a real kernel and a real IOMMU
 lab:
-	$(GO) run ./tools/lab
+	$(GO) run ./tools/lab -jobs 2
 
 ## lab-full: the same, and what takes minutes, with a cover profile
 lab-full:
 	@mkdir -p bin
-	$(GO) run ./tools/lab -full -cover bin/lab.cover $(if $(TRACE),-trace $(TRACE))
+	$(GO) run ./tools/lab -full -jobs 2 -cover bin/lab.cover $(if $(TRACE),-trace $(TRACE))
 
 ## soak: the long forms, for a night; each run has seeds of its own
 soak:

@@ -92,7 +92,7 @@ func runCuts(b *builder, s *shape, cuts int) (*result, error) {
 // cutOnce boots once, and takes the power away so many writes after so many puts were
 // answered, or lets the boot end when wait is 0. It tells how many had been.
 func cutOnce(b *builder, s *shape, all *crashDisks, dir string, wait, writes int) (r *result, acked int, err error) {
-	m := &boot{shape: s, kernel: b.kernel, dir: dir, accel: options.accel}
+	m := &boot{shape: s, kernel: b.kernel, dir: dir, accel: b.accelerator()}
 	for _, log := range []string{"tests.log", "console.log"} {
 		if err := os.Remove(m.path(log)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, 0, err

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 )
 
 // Marks in what the guest writes. Each stands at the beginning of a line.
@@ -43,8 +44,10 @@ sync
 poweroff -f
 `
 
-// builder makes the RAM disks of the guests.
+// builder makes the RAM disks of the guests, one at a time.
 type builder struct {
+	mu     sync.Mutex
+	accel  string // what QEMU runs with
 	root   string // of the module
 	cache  string
 	tmp    string
@@ -94,8 +97,25 @@ func static(file string) error {
 	return nil
 }
 
+// accelerator is what the next QEMU runs with.
+func (b *builder) accelerator() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.accel
+}
+
+// noKVM remembers that KVM does not work here.
+func (b *builder) noKVM() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.accel = "tcg"
+	return os.WriteFile(filepath.Join(b.cache, kvmFails), nil, 0o644)
+}
+
 // initrd writes the RAM disk of a shape.
 func (b *builder) initrd(s *shape, file string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	t := tree{"init": {[]byte(initScript), true}}
 	busybox, err := exec.LookPath("busybox")
 	if err == nil {

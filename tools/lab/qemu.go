@@ -92,9 +92,12 @@ func (b *boot) wait() error {
 	heard, size := begin, int64(0)
 	for {
 		select {
-		case <-b.ended:
+		case err := <-b.ended:
 			if !b.said("tests.log", markInit) {
 				return errNoInit
+			}
+			if !b.said("tests.log", markDone) { // no more than a hint
+				say("%s: QEMU ended before the guest was done: %v", b.shape.name, err)
 			}
 			return nil
 		case <-time.After(pollEvery):

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -18,6 +19,7 @@ type shape struct {
 	devices []string // arguments of QEMU; DIR stands for the folder of the shape
 	images  []image
 	suites  []suite
+	out     *bytes.Buffer // what a person should see of it
 }
 
 // image is a disk: a sparse file of zeros in the folder of the shape.
