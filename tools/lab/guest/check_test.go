@@ -24,7 +24,7 @@ import (
 func checked(t testing.TB) map[string]probe.Finding {
 	t.Helper()
 	var out bytes.Buffer
-	if err := ctl.Check(&ctl.Env{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &out, JSON: true}); err != nil {
+	if err := ctl.Check(&ctl.Env{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &out, JSON: true}, &ctl.Target{}); err != nil {
 		t.Fatal(err)
 	}
 	return findingsIn(t, out.Bytes())
@@ -172,7 +172,7 @@ func TestCheckChild(t *testing.T) {
 	if err := unix.SetRlimit(unix.RlimitMemlock, unix.Rlimit{Soft: 64 * base.KiB, Hard: 64 * base.KiB}); err != nil {
 		t.Fatal(err)
 	}
-	if err := ctl.Check(&ctl.Env{Stdin: strings.NewReader(""), Stdout: os.Stdout, Stderr: os.Stderr, JSON: true}); err != nil {
+	if err := ctl.Check(&ctl.Env{Stdin: strings.NewReader(""), Stdout: os.Stdout, Stderr: os.Stderr, JSON: true}, &ctl.Target{}); err != nil {
 		t.Fatal(err)
 	}
 }
