@@ -30,7 +30,7 @@ func TestModel(t *testing.T) {
 			tune: func(o *store.Options) { o.Discard = true }},
 	}
 	steps := 1500
-	if raceEnabled || testing.Short() {
+	if testenv.Race || testing.Short() {
 		steps = 500
 	}
 	for name, cfg := range configs {

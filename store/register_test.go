@@ -54,7 +54,7 @@ func register(t *testing.T, on box, n time.Duration) {
 	const keys, workers = 1000, 64
 	d := *registerTime
 	if d == 0 {
-		if d = 3 * time.Second; raceEnabled {
+		if d = 3 * time.Second; testenv.Race {
 			d = time.Minute
 		}
 	}

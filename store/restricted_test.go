@@ -94,7 +94,7 @@ func childStore(dir string) error {
 // childBatches is how many batches of 400 objects a round puts. Children are
 // instrumented, too, under the race detector.
 func childBatches() int {
-	if raceEnabled {
+	if testenv.Race {
 		return 3
 	}
 	return 12

@@ -15,7 +15,6 @@ import (
 	"github.com/ugds-store/ugds/driver/hw/sim"
 	"github.com/ugds-store/ugds/driver/nvme"
 	"github.com/ugds-store/ugds/internal/base"
-	"github.com/ugds-store/ugds/internal/dma"
 	"github.com/ugds-store/ugds/internal/testenv"
 )
 
@@ -320,7 +319,7 @@ func TestFaultCampaign(t *testing.T) {
 				c.memory[i] = r
 			}
 			limit := *campaignCommands / 3
-			if !dma.OffHeap {
+			if testenv.Race {
 				limit /= 6
 			}
 			for turn := 0; c.commands() < limit; turn = 1 - turn {

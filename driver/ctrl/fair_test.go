@@ -13,7 +13,6 @@ import (
 	"github.com/ugds-store/ugds/driver/ctrl"
 	"github.com/ugds-store/ugds/driver/hw/sim"
 	"github.com/ugds-store/ugds/internal/base"
-	"github.com/ugds-store/ugds/internal/dma"
 	"github.com/ugds-store/ugds/internal/testenv"
 )
 
@@ -56,7 +55,7 @@ func largeReads(t *testing.T, s *sim.Sim, d *ctrl.Device, rounds int) float64 {
 // TestLargeRequestsAreFair: a read of 64 MiB in flight raises the median of small
 // reads to at most twice, and keeps nine tenths of its bandwidth.
 func TestLargeRequestsAreFair(t *testing.T) {
-	if !dma.OffHeap {
+	if testenv.Race {
 		return // it counts the model's time only, and takes long
 	}
 	// On one processor the goroutines take turns, and the model's time stands
@@ -124,7 +123,7 @@ func TestGroups(t *testing.T) {
 // TestSubmittersTakeTurns: of two batches that are each larger than their queue,
 // both get their share of the device from the beginning, whoever polls.
 func TestSubmittersTakeTurns(t *testing.T) {
-	if !dma.OffHeap {
+	if testenv.Race {
 		return // it counts the model's time only, and takes long
 	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))

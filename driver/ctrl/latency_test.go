@@ -18,7 +18,7 @@ import (
 	"github.com/ugds-store/ugds/driver/ctrl"
 	"github.com/ugds-store/ugds/driver/hw/sim"
 	"github.com/ugds-store/ugds/internal/base"
-	"github.com/ugds-store/ugds/internal/dma"
+	"github.com/ugds-store/ugds/internal/testenv"
 	"github.com/ugds-store/ugds/internal/unix"
 )
 
@@ -54,7 +54,7 @@ func median(d []time.Duration) time.Duration {
 // what the processor adds.
 func TestFirstBatch(t *testing.T) {
 	n := 101
-	if !dma.OffHeap {
+	if testenv.Race {
 		n = 6 // the race detector makes it slow
 	}
 	took := firstBatches(t, false, n)

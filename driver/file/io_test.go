@@ -11,6 +11,7 @@ import (
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/driver/file"
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/testenv"
 	"github.com/ugds-store/ugds/internal/unix"
 )
 
@@ -392,7 +393,7 @@ func TestAllocationsPerRequest(t *testing.T) {
 		}
 	})
 	t.Logf("%s: %v allocations a request", d.Info().Engine, n)
-	if n > 0 && !raceEnabled {
+	if n > 0 && !testenv.Race {
 		t.Errorf("%v allocations a request", n)
 	}
 }

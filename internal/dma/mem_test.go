@@ -168,7 +168,7 @@ func TestTableWithPointersPanics(t *testing.T) {
 }
 
 func TestBackend(t *testing.T) {
-	if dma.OffHeap == raceEnabled {
-		t.Errorf("off heap %v, race %v: the detector must see the memory", dma.OffHeap, raceEnabled)
+	if dma.OffHeap == testenv.Race {
+		t.Errorf("off heap %v, race %v: the detector must see the memory", dma.OffHeap, testenv.Race)
 	}
 }

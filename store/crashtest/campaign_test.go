@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ugds-store/ugds/internal/testenv"
 )
 
 var (
@@ -36,9 +38,9 @@ func cuts(full int) int {
 	switch {
 	case *flagCuts > 0:
 		return *flagCuts
-	case *flagFull && !raceEnabled:
+	case *flagFull && !testenv.Race:
 		return full
-	case raceEnabled:
+	case testenv.Race:
 		return full * WantRaceCuts / WantCuts
 	}
 	return full / 20
@@ -68,7 +70,7 @@ func campaignTest(t *testing.T, full int, tune func(*Setup)) {
 		for _, v := range r.Violations {
 			t.Errorf("VIOLATION %s", v)
 		}
-		if *flagFull && !raceEnabled && *flagCuts == 0 && only == 0 {
+		if *flagFull && !testenv.Race && *flagCuts == 0 && only == 0 {
 			for _, m := range r.Missing(full) {
 				t.Errorf("not reached: %s", m)
 			}

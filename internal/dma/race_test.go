@@ -1,5 +1,0 @@
-//go:build race
-
-package dma_test
-
-const raceEnabled = true
