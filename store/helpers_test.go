@@ -3,7 +3,6 @@ package store_test
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -217,16 +216,7 @@ func (b *box) reopen() {
 
 // fill gives n seeded bytes.
 func fill(seed uint64, n int) []byte {
-	rng := rand.New(rand.NewPCG(seed, 77))
 	b := make([]byte, n)
-	for i := 0; i+8 <= n; i += 8 {
-		v := rng.Uint64()
-		for j := range 8 {
-			b[i+j] = byte(v >> (8 * j))
-		}
-	}
-	for i := n &^ 7; i < n; i++ {
-		b[i] = byte(rng.Uint32())
-	}
+	testenv.Fill(b, seed)
 	return b
 }

@@ -46,7 +46,11 @@ func (d *Device) giveBack() {
 	cause := base.Errorf("use", d.info.Target, base.ErrDeviceGone, "%s", hw.NoticeRelease)
 	ctx, cancel := context.WithTimeout(context.Background(), releaseLimit)
 	defer cancel()
-	if d.lockCtl(ctx, "give back") != nil {
+	select {
+	case d.ctl <- struct{}{}:
+	case <-d.quit: // Close has it, and waits for this
+		return
+	case <-ctx.Done():
 		return
 	}
 	defer func() { <-d.ctl }()

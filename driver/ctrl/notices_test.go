@@ -119,7 +119,8 @@ func TestA05ReleaseNotice(t *testing.T) {
 }
 
 // TestStoppedNotice: a device that the system has cut off is isolated, and a reset
-// brings it back; one that is gone is removed.
+// brings it back; one that is gone is removed. A notice that comes while the device is
+// being closed holds the close up by nothing.
 func TestStoppedNotice(t *testing.T) {
 	a, d, _ := announcedDevice(t)
 	a.notices <- hw.NoticeStopped
@@ -133,8 +134,12 @@ func TestStoppedNotice(t *testing.T) {
 	a.Remove()
 	a.notices <- hw.NoticeGone
 	awaitState(t, d, driver.StateRemoved)
-	a.notices <- hw.NoticeRelease // it may come late
 	if err := driver.Flush(bg(t), d); !errors.Is(err, base.ErrDeviceGone) {
 		t.Error(err)
+	}
+	a.notices <- hw.NoticeRelease // it may come late
+	began := time.Now()
+	if err := d.Close(bg(t)); err != nil || time.Since(began) > 8*time.Second {
+		t.Errorf("%v after %v", err, time.Since(began))
 	}
 }

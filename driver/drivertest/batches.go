@@ -85,7 +85,7 @@ func testConcurrent(t *testing.T, h Harness) {
 			var b driver.Batch
 			for round := range rounds {
 				b.Reqs = b.Reqs[:0]
-				pattern(r.CPU()[:span], uint64(w)<<32|uint64(round))
+				testenv.Fill(r.CPU()[:span], uint64(w)<<32|uint64(round))
 				for at := int64(0); at < span; {
 					n := min((rnd.Int64N(64)+1)*base.StoreBlock, span-at)
 					b.Reqs = append(b.Reqs, write(w*span+at, r.Seg(at, n)))

@@ -5,7 +5,6 @@ package drivertest
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"testing"
 	"time"
@@ -146,20 +145,6 @@ func need(t *testing.T, ok bool, what string) {
 	t.Helper()
 	if !ok {
 		testenv.Skip(t, "this device's harness cannot "+what)
-	}
-}
-
-// pattern fills b with bytes that tell where they were written, and in which
-// round.
-func pattern(b []byte, seed uint64) {
-	x := seed*0x9e3779b97f4a7c15 + 1
-	for len(b) > 0 {
-		x ^= x << 13
-		x ^= x >> 7
-		x ^= x << 17
-		var word [8]byte
-		binary.LittleEndian.PutUint64(word[:], x)
-		b = b[copy(b, word[:]):]
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/testenv"
 )
 
 // testZeroLength: nothing moves and no command is issued (C-17).
@@ -133,7 +134,7 @@ func testFields(t *testing.T, h Harness) {
 func testMixedBatch(t *testing.T, h Harness) {
 	d, in := h.Dev, h.Dev.Info()
 	r, back := attached(t, d, base.MiB), region(t, base.MiB)
-	pattern(r.CPU(), 5)
+	testenv.Fill(r.CPU(), 5)
 	var b driver.Batch
 	var want []error
 	for _, bad := range badRequests(in, r) {

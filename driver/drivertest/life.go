@@ -11,6 +11,7 @@ import (
 
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/testenv"
 )
 
 func testStaleGeneration(t *testing.T, h Harness) {
@@ -50,7 +51,7 @@ func testAttachDetach(t *testing.T, h Harness) {
 		if err := errors.Join(d.Attach(r), d.Attach(r)); err != nil {
 			t.Fatal(err)
 		}
-		pattern(r.CPU(), 3)
+		testenv.Fill(r.CPU(), 3)
 		do(t, d, write(0, r.Seg(0, in.BlockSize)))
 		if err := errors.Join(d.Detach(r), d.Detach(r)); err != nil {
 			t.Fatal(err)
@@ -86,7 +87,7 @@ func testAttachDetach(t *testing.T, h Harness) {
 func testFlushFUA(t *testing.T, h Harness) {
 	d := h.Dev
 	r, back := attached(t, d, 2*base.MiB), region(t, 2*base.MiB)
-	pattern(r.CPU(), 9)
+	testenv.Fill(r.CPU(), 9)
 	w := write(base.MiB, r.Seg(0, 2*base.MiB))
 	w.FUA = true
 	do(t, d, w)
@@ -104,7 +105,7 @@ func testWriteZeroes(t *testing.T, h Harness) {
 	d, in := h.Dev, h.Dev.Info()
 	r, back := attached(t, d, 4*base.MiB), region(t, 4*base.MiB)
 	for _, c := range [][2]int64{{0, in.BlockSize}, {in.BlockSize, 3 * in.BlockSize}, {base.StoreBlock, 2 * base.MiB}, {0, 4 * base.MiB}} {
-		pattern(r.CPU(), 11)
+		testenv.Fill(r.CPU(), 11)
 		do(t, d, write(0, r.Seg(0, r.Size())))
 		reqs := []driver.Request{{Op: driver.OpWriteZeroes, Off: c[0], Len: c[1]}}
 		do(t, d, reqs...)
@@ -122,7 +123,7 @@ func testWriteZeroes(t *testing.T, h Harness) {
 func testDiscard(t *testing.T, h Harness) {
 	d, in := h.Dev, h.Dev.Info()
 	r, back := attached(t, d, base.MiB), region(t, base.MiB)
-	pattern(r.CPU(), 12)
+	testenv.Fill(r.CPU(), 12)
 	do(t, d, write(0, r.Seg(0, base.MiB)))
 	err := driver.Do(soon(t), d, driver.Request{Op: driver.OpDiscard, Off: base.MiB / 2, Len: base.MiB / 4})
 	if !in.Discard {

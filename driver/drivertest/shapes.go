@@ -110,7 +110,7 @@ func checkShape(t *testing.T, d driver.Device, name string, off, n int64, seed u
 	in := d.Info()
 	fill(b.CPU(), guard)
 	data := make([]byte, n)
-	pattern(data, seed)
+	testenv.Fill(data, seed)
 	from, to := cut(a, &in, n, shape), cut(b, &in, n, shape)
 	scatter(a, from, data)
 	do(t, d, write(off, from...))
@@ -141,7 +141,7 @@ func testAroundMaxTransfer(t *testing.T, h Harness) {
 	half := r.Size() / 2 / base.StoreBlock * base.StoreBlock
 	for k := int64(1); k*in.MaxTransfer+in.BlockSize <= half && k <= 40; k++ {
 		for _, n := range []int64{k*in.MaxTransfer - in.BlockSize, k * in.MaxTransfer, k*in.MaxTransfer + in.BlockSize} {
-			pattern(r.CPU()[:n], uint64(n))
+			testenv.Fill(r.CPU()[:n], uint64(n))
 			do(t, d, write(in.BlockSize, r.Seg(0, n)))
 			clear(r.CPU()[half:])
 			reqs := []driver.Request{read(in.BlockSize, r.Seg(half, n))}
@@ -157,7 +157,7 @@ func testAroundMaxTransfer(t *testing.T, h Harness) {
 func testLargeRequest(t *testing.T, h Harness) {
 	d := h.Dev
 	r := attached(t, d, base.MiB)
-	pattern(r.CPU(), 1)
+	testenv.Fill(r.CPU(), 1)
 	n := int64(driver.MaxBytesInFlight+32*base.MiB) / base.MiB
 	segs := make([]driver.Seg, n)
 	for i := range segs {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/ugds-store/ugds/internal/testenv"
 )
 
 // valueMagic begins every 512 bytes of a value.
@@ -20,23 +22,14 @@ const (
 // they are and where in the value they belong; the rest is noise made from the
 // seed, so that no two operations write the same bytes.
 func fillValue(b []byte, seed, id uint64) {
+	testenv.Fill(b, seed^id*0x9e3779b97f4a7c15)
 	var head [24]byte
+	binary.LittleEndian.PutUint32(head[0:], valueMagic)
+	binary.LittleEndian.PutUint64(head[8:], id)
+	binary.LittleEndian.PutUint64(head[16:], seed)
 	for i := 0; i < len(b); i += 512 {
-		piece := b[i:min(i+512, len(b))]
-		binary.LittleEndian.PutUint32(head[0:], valueMagic)
 		binary.LittleEndian.PutUint32(head[4:], uint32(i/512))
-		binary.LittleEndian.PutUint64(head[8:], id)
-		binary.LittleEndian.PutUint64(head[16:], seed)
-		n := copy(piece, head[:])
-		x := (seed ^ id*0x9e3779b97f4a7c15 + uint64(i)) | 1
-		for piece = piece[n:]; len(piece) > 0; {
-			x ^= x << 13
-			x ^= x >> 7
-			x ^= x << 17
-			var w [8]byte
-			binary.LittleEndian.PutUint64(w[:], x)
-			piece = piece[copy(piece, w[:]):]
-		}
+		copy(b[i:], head[:])
 	}
 }
 
