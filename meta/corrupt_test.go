@@ -13,7 +13,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/ugds-store/ugds/internal/base"
-	"github.com/ugds-store/ugds/internal/dma"
+	"github.com/ugds-store/ugds/internal/testenv"
 	"github.com/ugds-store/ugds/meta/metatest"
 )
 
@@ -161,8 +161,8 @@ func flips(t *testing.T, o Options, img image, name string, strict bool, judge f
 	switch {
 	case *long:
 		most = 20000
-	case !dma.OffHeap: // the race detector makes each one slow, and one goroutine has no races
-		most = 80
+	case testenv.Race: // the race detector makes each one slow, and one goroutine has no races
+		most = 24
 	}
 	for _, at := range offsets(rng, len(good), most) {
 		bad := slices.Clone(good)
@@ -178,8 +178,9 @@ func offsets(rng *rand.Rand, n, most int) []int {
 	if n <= most {
 		return rng.Perm(n)
 	}
-	out := rng.Perm(n)[:most-64]
-	for i := range 32 { // both ends matter most
+	ends := min(32, most/4)
+	out := rng.Perm(n)[:most-2*ends]
+	for i := range ends { // both ends matter most
 		out = append(out, i, n-1-i)
 	}
 	return out

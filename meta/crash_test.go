@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/testenv"
 	"github.com/ugds-store/ugds/meta/metatest"
 )
 
@@ -19,8 +20,11 @@ import (
 // commits and close, and opens what is left.
 func TestPowerCutAtEveryChange(t *testing.T) {
 	rounds := 2
-	if *long {
+	switch {
+	case *long:
 		rounds = 50
+	case testenv.Race:
+		rounds = 1
 	}
 	rng := newRand(t)
 	cuts, none := 0, 0
@@ -79,26 +83,33 @@ func TestPowerCutAtEveryChange(t *testing.T) {
 }
 
 // TestLogMissing removes every log but the newest from images that need several
-// of them, which a slow flush makes. What is left may be older, never a state
-// that was not.
+// of them: each table waits for three more commits. What is left may be older,
+// never a state that was not.
 func TestLogMissing(t *testing.T) {
 	fs := metatest.NewCrashFS()
 	var mu sync.Mutex
 	var images []image
+	var commits atomic.Int64
+	var slow atomic.Bool // while the script runs
 	fs.Before(func(op metatest.Op) {
-		if op.Name == "create" && strings.HasSuffix(op.Path, ".sst") {
-			time.Sleep(10 * time.Millisecond)
+		if op.Name == "create" && isTable(op.Path) && slow.Load() {
+			want := commits.Load() + 3
+			for end := time.Now().Add(20 * time.Second); commits.Load() < want && slow.Load() && time.Now().Before(end); time.Sleep(time.Millisecond) {
+			}
 		}
 		if op.Name == "sync" && isLog(op.Path) {
+			commits.Add(1)
 			mu.Lock()
 			defer mu.Unlock()
 			images = append(images, takeImage(t, fs.Clone(nil, 0), "/d"))
 		}
 	})
 	d := newDB(t, scriptOptions(fs))
+	slow.Store(true)
 	if _, err := runScript(d, 1); err != nil {
 		t.Fatal(err)
 	}
+	slow.Store(false)
 	closeDB(t, d)
 	refused, harmless, older := 0, 0, 0
 	for _, img := range images {

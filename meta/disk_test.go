@@ -34,8 +34,8 @@ func TestChild(t *testing.T) {
 		closeDB(t, d)
 	case "few files":
 		d := newDB(t, o)
-		for gen := uint64(1); gen <= 2000; gen++ {
-			put(t, d, 1, gen, fmt.Sprintf("%040d", gen*7919%2000), fmt.Sprintf("%040d", gen))
+		for gen := range fewFilesPuts() {
+			put(t, d, 1, gen+1, fmt.Sprintf("%040d", gen*7919%2000), fmt.Sprintf("%040d", gen))
 		}
 		for range 20 {
 			scan(t, d)
@@ -137,6 +137,13 @@ func TestLocksBetweenProcesses(t *testing.T) {
 		}
 		closeDB(t, openDB(t, o))
 	}
+}
+
+func fewFilesPuts() uint64 {
+	if testenv.Race {
+		return 500
+	}
+	return 2000
 }
 
 // TestFewFiles works with 64 descriptors.
