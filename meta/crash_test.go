@@ -94,7 +94,7 @@ func TestLogMissing(t *testing.T) {
 	fs.Before(func(op metatest.Op) {
 		if op.Name == "create" && isTable(op.Path) && slow.Load() {
 			want := commits.Load() + 3
-			for end := time.Now().Add(20 * time.Second); commits.Load() < want && slow.Load() && time.Now().Before(end); time.Sleep(time.Millisecond) {
+			for end := time.Now().Add(time.Minute); commits.Load() < want && slow.Load() && time.Now().Before(end); time.Sleep(time.Millisecond) {
 			}
 		}
 		if op.Name == "sync" && isLog(op.Path) {

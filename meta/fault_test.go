@@ -96,7 +96,7 @@ func afterFence(t *testing.T, d *DB, fs *metatest.FS, acked uint64) {
 	if d.Fenced() == nil {
 		t.Fatal("a commit failed but the fence is up")
 	}
-	if !d.fs.waitDrained(time.After(5 * time.Second)) {
+	if !d.fs.waitDrained(time.After(time.Minute)) {
 		t.Fatal("changes hang in the file system")
 	}
 	before := fs.Changes()

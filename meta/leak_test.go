@@ -68,7 +68,7 @@ func TestNoLeaks(t *testing.T) {
 			opens()
 		}
 		var g1, f1 int
-		for range 200 {
+		for range 2000 {
 			if g1, f1 = counts(); g1 <= g0 && f1 <= f0 {
 				break
 			}

@@ -122,7 +122,7 @@ func (f *faultRun) script(t *testing.T) {
 			t.Errorf("while the process lives: %v", err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(bg, 20*time.Second)
+	ctx, cancel := context.WithTimeout(bg, time.Minute)
 	defer cancel()
 	if err := s.Close(ctx); err != nil && !documented(err) {
 		t.Logf("close: %v", err)

@@ -101,7 +101,7 @@ func (b *gpuBox) equal() {
 		b.t.Fatal(err)
 	}
 	var moved, counted [2]int64
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) { // the idle mark may be under way
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) { // the idle mark may be under way
 		st := b.s.Stats()
 		moved, counted = [2]int64{}, [2]int64{}
 		for _, p := range st.Paths {
@@ -426,7 +426,7 @@ func TestI3GPUHeld(t *testing.T) {
 		on.Store(true)
 		done := make(chan error, 1)
 		go func() { done <- call() }()
-		for end := time.Now().Add(20 * time.Second); r.InFlight() == 0; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(time.Minute); r.InFlight() == 0; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("%s holds nothing", name)
 			}

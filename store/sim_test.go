@@ -22,7 +22,7 @@ import (
 // next is the first event of a kind, of those that come soon.
 func next(t *testing.T, sub *store.Subscription, kind store.EventKind) store.Event {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(bg, 20*time.Second)
+	ctx, cancel := context.WithTimeout(bg, time.Minute)
 	defer cancel()
 	for {
 		e, err := sub.Next(ctx)
@@ -127,7 +127,7 @@ func TestH11StagingFull(t *testing.T) {
 			}
 		})
 	}
-	for end := time.Now().Add(10 * time.Second); b.devs[0].Stats().InFlight == 0 && time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); b.devs[0].Stats().InFlight == 0 && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	began, cpu := time.Now(), processTime(t)

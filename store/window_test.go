@@ -38,7 +38,7 @@ func (b *gpuBox) get(key string, off int64, want []byte) {
 // until waits for what the windows' goroutine does.
 func (b *gpuBox) until(what string, ok func(store.WindowStats) bool) {
 	b.t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(*b.s.Stats().Windows); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !ok(*b.s.Stats().Windows); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			b.t.Fatalf("%s: %+v", what, *b.s.Stats().Windows)
 		}

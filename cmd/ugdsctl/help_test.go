@@ -1,7 +1,8 @@
 package main
 
 import (
-	"bytes"
+	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -76,7 +77,7 @@ func TestExamples(t *testing.T) {
 				cmd := exec.Command("bash", "-o", "pipefail", "-uc", "umask 077; "+text)
 				cmd.Dir = dir
 				cmd.Env = []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "LANG=C", "COLUMNS=80", "TMPDIR=" + dir, asProgram + "=1"}
-				if out, err := runExample(cmd, want == 130); exitCode(err) != want {
+				if out, err := runExample(t, cmd, want == 130); exitCode(err) != want {
 					t.Errorf("%s: %v\n%s", line, err, out)
 				}
 			}
@@ -84,19 +85,49 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// runExample runs a line to its end, or for a second.
-func runExample(cmd *exec.Cmd, cut bool) ([]byte, error) {
+// runExample runs a line to its end, or until it has said something or worked for
+// a while.
+func runExample(t *testing.T, cmd *exec.Cmd, cut bool) ([]byte, error) {
 	if !cut {
 		return cmd.CombinedOutput()
 	}
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
+	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	time.AfterFunc(time.Second, func() { _ = cmd.Process.Signal(os.Interrupt) }) // fails if it has ended
-	err := cmd.Wait()
-	return out.Bytes(), err
+	awaitOutput(t, cmd, out)
+	_ = cmd.Process.Signal(os.Interrupt) // fails if it has ended
+	err = cmd.Wait()
+	text, readErr := os.ReadFile(out.Name())
+	return text, errors.Join(err, readErr)
+}
+
+// awaitOutput returns when the file that a process writes to has something in it,
+// or the process has used a third of a second of processor time: then it is past
+// its start, and an interrupt is its own affair.
+func awaitOutput(t *testing.T, cmd *exec.Cmd, out *os.File) {
+	t.Helper()
+	const enough = 33 // ticks of 10 ms
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if st, err := out.Stat(); err != nil || st.Size() > 0 {
+			return
+		}
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
+		if err != nil {
+			return
+		}
+		_, rest, _ := strings.Cut(string(stat), ") ")
+		f := strings.Fields(rest)
+		user, _ := strconv.Atoi(f[11])
+		if sys, _ := strconv.Atoi(f[12]); user+sys > enough || f[0] == "Z" {
+			return
+		}
+	}
 }
 
 // sandbox is a directory with what the examples name.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -57,23 +58,25 @@ func TestTerminal(t *testing.T) {
 		}
 		screen.Close()
 		shown := make(chan string)
+		var seen atomic.Bool
 		go func() {
 			var all strings.Builder
 			buf := make([]byte, 4096)
 			for {
 				n, err := watch.Read(buf)
 				all.Write(buf[:n])
+				seen.Store(strings.Contains(all.String(), "MiB"))
 				if err != nil { // the program has ended
 					shown <- all.String()
 					return
 				}
 			}
 		}()
-		for range 4 {
-			if _, err := in.Write(make([]byte, 1<<20)); err != nil {
+		for i := 0; i < 8 || c.bar && !seen.Load() && i < 80; i++ {
+			if _, err := in.Write(make([]byte, 512<<10)); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(100 * time.Millisecond)
+			time.Sleep(50 * time.Millisecond)
 		}
 		in.Close()
 		if err := cmd.Wait(); err != nil {

@@ -43,7 +43,7 @@ func onEnd(s *sim.Sim, fn func(x *sim.Seen)) {
 }
 
 func bg(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -76,7 +76,7 @@ func FuzzCompletionStream(f *testing.F) {
 			_ = b.Wait(past) // it polls until nothing comes
 		}
 		s.Hold(false)
-		ctx, stop := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, stop := context.WithTimeout(context.Background(), time.Minute)
 		defer stop()
 		if !b.Ended() {
 			if err := b.Wait(ctx); err != nil {

@@ -107,7 +107,7 @@ func TestWarnings(t *testing.T) {
 	defer cancel()
 	told := func(text string) {
 		t.Helper()
-		for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 			mu.Lock()
 			i := slices.IndexFunc(got, func(e driver.Event) bool {
 				return e.Warning && e.State == driver.StateReady && strings.Contains(e.Cause.Error(), text)

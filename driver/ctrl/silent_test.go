@@ -59,7 +59,7 @@ func TestI09NoSystemCall(t *testing.T) {
 }
 
 func runSilent(role string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestI09NoSystemCall$", "-silent="+role)
 	cmd.Env = append(os.Environ(), "GODEBUG=asyncpreemptoff=1")
@@ -112,7 +112,7 @@ func silent(t *testing.T, role string) {
 		for done.Load() > 0 { // the thread must not come to an end: that would take a system call
 		}
 	}()
-	for end := time.Now().Add(20 * time.Second); done.Load() < silentRounds && time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); done.Load() < silentRounds && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	fmt.Printf("%s: %d rounds in silence\n", role, done.Load())

@@ -107,7 +107,7 @@ func testConcurrent(t *testing.T, h Harness) {
 }
 
 func runBatch(t *testing.T, d driver.Device, b *driver.Batch) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	err := d.Submit(ctx, b)
 	if err == nil {
@@ -141,7 +141,7 @@ func testWaiters(t *testing.T, h Harness) {
 						continue
 					}
 				}
-				ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 				err := b.Wait(ctx)
 				cancel()
 				if err != nil && !errors.Is(err, base.ErrInvalid) {

@@ -165,7 +165,7 @@ func all(b []byte, c byte) bool { return bytes.Count(b, []byte{c}) == len(b) }
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("timed out: %s", what)
 		}

@@ -23,7 +23,15 @@ func testSubmitTimesOut(t *testing.T, h Harness) {
 		b.Reqs = append(b.Reqs, read(i*base.MiB, r.Seg(0, base.MiB)))
 	}
 	start := time.Now()
-	if err := d.Submit(within(t, 50*time.Millisecond), &b); err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	go func() { // 50 ms after the first entry was sent
+		for d.Stats().InFlightBytes == 0 && ctx.Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(50 * time.Millisecond)
+		cancel()
+	}()
+	if err := d.Submit(ctx, &b); err != nil {
 		t.Fatal(err)
 	}
 	if took := time.Since(start); took > 10*time.Second {
@@ -79,10 +87,22 @@ func testCancel(t *testing.T, h Harness) {
 	first := stuffed(t, d, r, &wg)
 	eventually(t, "something in flight", func() bool { return d.Stats().InFlightBytes > 0 })
 	second := stuffed(t, d, r, &wg)
+	ended := make(chan struct{})
+	go func() {
+		wg.Wait() // both submissions end although nothing else does
+		close(ended)
+	}()
 	time.Sleep(20 * time.Millisecond)
-	first.Cancel()
-	second.Cancel()
-	wg.Wait() // both submissions end although nothing else does
+	eventually(t, "an end of the submissions", func() bool { // one may begin only now
+		first.Cancel()
+		second.Cancel()
+		select {
+		case <-ended:
+			return true
+		default:
+			return false
+		}
+	})
 	wantErr(t, "wait", first.Wait(within(t, 20*time.Millisecond)), base.ErrTimeout)
 	wantErr(t, "region", r.Close(), base.ErrBusy)
 	if d.State() != driver.StateReady {

@@ -77,7 +77,7 @@ func open(t *testing.T, o file.Options) *file.Device {
 
 func closeDevice(t *testing.T, d driver.Device) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := d.Close(ctx); err != nil {
 		t.Errorf("close: %v", err)

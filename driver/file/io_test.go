@@ -55,7 +55,7 @@ func rw(op driver.Op, off int64, segs ...driver.Seg) driver.Request {
 }
 
 func do(d driver.Device, reqs ...driver.Request) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	return driver.Do(ctx, d, reqs...)
 }

@@ -190,8 +190,11 @@ func TestWaitsForADeadOwner(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	var why string
-	time.AfterFunc(50*time.Millisecond, func() { _ = unix.Unflock(fd) })
-	d := open(t, file.Options{Path: p, Wait: time.Minute, OnWait: func(s string) { why = s }})
+	free := func(s string) {
+		why = s
+		_ = unix.Unflock(fd)
+	}
+	d := open(t, file.Options{Path: p, Wait: time.Minute, OnWait: free})
 	if !strings.Contains(why, "landing") || !strings.Contains(strings.Join(d.Info().Reasons, "\n"), "waited") {
 		t.Errorf("%q, %v", why, d.Info().Reasons)
 	}

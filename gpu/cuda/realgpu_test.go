@@ -402,7 +402,7 @@ func TestRealWaitingStreams(t *testing.T) {
 	}
 	began = time.Now()
 	cell.Store(1)
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for i, w := range waiting {
 		if err := w.WaitTick(ctx, ticks[i]); err != nil {

@@ -153,7 +153,7 @@ func finish(t *testing.T, s gpu.Stream) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	return s.WaitTick(ctx, n)
 }

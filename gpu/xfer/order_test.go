@@ -27,7 +27,7 @@ func (r *rig) newOrder(o xfer.OrderOptions) *xfer.Order {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() {
-		c, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		c, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := ord.Close(c); err != nil {
 			r.t.Error(err)
@@ -243,7 +243,7 @@ func TestStreamGroup(t *testing.T) {
 	if err := s.Call(func() { passed.Store(true) }); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(10 * time.Second); g.waiting.Load() < 4; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); g.waiting.Load() < 4; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d of 4 large pieces run at once", g.waiting.Load())
 		}
@@ -400,7 +400,7 @@ func TestStreamClose(t *testing.T) {
 		req, err := q.ReadAsync(ctx(t), xfer.Reader(g), 0, r.mem.Ptr(), 100)
 		reqs = append(reqs, must(t, req, err))
 	}
-	for end := time.Now().Add(10 * time.Second); g.waiting.Load() == 0 && time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); g.waiting.Load() == 0 && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	short, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
@@ -472,7 +472,7 @@ func TestStreamRefusals(t *testing.T) {
 			break
 		}
 		reqs = append(reqs, req)
-		for end := time.Now().Add(10 * time.Second); g.waiting.Load() == 0 && time.Now().Before(end); {
+		for end := time.Now().Add(time.Minute); g.waiting.Load() == 0 && time.Now().Before(end); {
 			time.Sleep(time.Millisecond)
 		}
 	}
@@ -550,7 +550,7 @@ func TestStreamBroken(t *testing.T) {
 	req, err := q.ReadAsync(ctx(t), xfer.Reader(bytes.NewReader(make([]byte, 100))), 0, r.mem.Ptr(), 100)
 	must(t, req, err)
 	close(open)
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if _, err := s.Tick(); err != nil {
 			break
 		}

@@ -47,7 +47,7 @@ func realRig(t *testing.T, o xfer.Options) (*rig, *xfer.Order) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		c, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		c, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := errors.Join(ord.Close(c), r.m.Close(c), r.mem.Close(), b.Close()); err != nil {
 			t.Error(err)

@@ -48,7 +48,7 @@ const rigBytes = 8 << 20
 
 func ctx(t *testing.T) context.Context {
 	t.Helper()
-	c, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	c, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	return c
 }
@@ -67,7 +67,7 @@ func newRig(t *testing.T, h host.Options, o xfer.Options) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		c, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		c, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := errors.Join(r.m.Close(c), r.mem.Close(), b.Close()); err != nil {
 			t.Error(err)
@@ -427,7 +427,7 @@ func TestI4LateNeverLands(t *testing.T) {
 	if _, err := r.m.Read(c, f, 0, r.mem.Ptr(), 4096); !errors.Is(err, base.ErrTimeout) || !strings.Contains(err.Error(), "all 1 are in use") {
 		t.Errorf("no lane: %v", err)
 	}
-	for end := time.Now().Add(10 * time.Second); reg.InFlight() > 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); reg.InFlight() > 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
 	}
 	if err := reg.Close(); err != nil {
 		t.Error(err)

@@ -13,7 +13,7 @@ import (
 )
 
 // settle is how long Main waits for goroutines that are about to end.
-const settle = 5 * time.Second
+const settle = 20 * time.Second
 
 // Main runs the tests and fails the binary when goroutines, descriptors or
 // off-heap bytes are left over. Use it as the whole of TestMain. The function

@@ -43,7 +43,7 @@ func TestRetryHasAnAbsoluteDeadline(t *testing.T) {
 	}
 	end := time.Now().Add(10 * time.Millisecond)
 	err = unix.Retry(end, func() error { time.Sleep(time.Millisecond); return unix.EINTR })
-	if !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(end) > 5*time.Second {
+	if !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(end) > 30*time.Second {
 		t.Errorf("%v, %v after the deadline", err, time.Since(end))
 	}
 }
@@ -194,7 +194,7 @@ func TestAlive(t *testing.T) {
 		t.Error("a running child counts as dead")
 	}
 	_ = cmd.Process.Kill()
-	for end := time.Now().Add(5 * time.Second); child.Alive(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); child.Alive(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("a zombie counts as alive")
 		}

@@ -102,7 +102,7 @@ func TestReplayStops(t *testing.T) {
 	go func() {
 		lines := strings.SplitAfter(text, "\n")
 		_, _ = io.WriteString(w, strings.Join(lines[:10], "")+lines[10][:20])
-		time.Sleep(200 * time.Millisecond)
+		_, _ = io.WriteString(w, lines[10][20:21]) // taken when the ten requests are done
 		cancel()
 	}()
 	l.out.Reset()
