@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -147,7 +146,8 @@ func runLife(root, how string, seed uint64, after time.Duration) (usable time.Ti
 		err = errors.New("it did not use the GPU")
 	}
 	if err != nil {
-		err = fmt.Errorf("%w; %s", err, &trouble)
+		text := trouble.String()
+		err = fmt.Errorf("%w; %s", err, text[:min(len(text), 6000)])
 	}
 	return usable, values, err
 }
@@ -164,9 +164,28 @@ type being struct {
 	rounds atomic.Int64
 	ending atomic.Bool
 	errs   chan error
-	mem    []*gputool.Memory
-	regs   []*gpu.Registration
-	wg     sync.WaitGroup
+	work   []*worker
+}
+
+// worker puts and gets with memory of its own.
+type worker struct {
+	m     *gputool.Memory
+	reg   *gpu.Registration
+	ended chan struct{}
+}
+
+// close may come at any moment: ErrBusy while a request or the worker itself uses
+// the memory.
+func (w *worker) close() error {
+	if err := w.reg.Close(); err != nil && !errors.Is(err, store.ErrClosed) {
+		return err
+	}
+	select {
+	case <-w.ended:
+		return w.m.Close()
+	default:
+		return store.ErrBusy
+	}
 }
 
 // begun is the last version of a key whose put began, acked the last one whose put
@@ -300,9 +319,11 @@ func (b *being) start(w int) error {
 	if err != nil {
 		return err
 	}
-	b.mem, b.regs = append(b.mem, m), append(b.regs, reg)
+	this := &worker{m, reg, make(chan struct{})}
+	b.work = append(b.work, this)
 	rng := rand.New(rand.NewPCG(b.rng.Uint64(), uint64(w)))
-	b.wg.Go(func() {
+	go func() {
+		defer close(this.ended)
 		for !b.ending.Load() {
 			if err := b.round(w*lifeKeys+rng.IntN(lifeKeys), m); err != nil {
 				if !b.ending.Load() {
@@ -312,7 +333,7 @@ func (b *being) start(w int) error {
 			}
 			b.rounds.Add(1)
 		}
-	})
+	}()
 	return nil
 }
 
@@ -345,13 +366,8 @@ func (b *being) closeAll() error {
 	c, cancel := context.WithTimeout(ctx, lifeLimit/2)
 	defer cancel()
 	todo := []func() error{func() error { return b.s.Close(c) }, func() error { return b.dev.Close(c) }}
-	for i, m := range b.mem {
-		todo = append(todo, func() error {
-			if err := b.regs[i].Close(); err != nil && !errors.Is(err, store.ErrClosed) {
-				return err
-			}
-			return m.Close()
-		})
+	for _, w := range b.work {
+		todo = append(todo, w.close)
 	}
 	b.rng.Shuffle(len(todo), func(i, k int) { todo[i], todo[k] = todo[k], todo[i] })
 	for len(todo) > 0 && c.Err() == nil {
@@ -371,6 +387,5 @@ func (b *being) closeAll() error {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	b.wg.Wait()
 	return c.Err()
 }
