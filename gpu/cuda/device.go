@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -132,11 +133,10 @@ func (d *device) close() error {
 	defer d.mu.Unlock()
 	if d.module != 0 {
 		module := d.module
-		_ = d.b.with(d.ctx, func() error { return d.b.do("unload", "kernels", cuModuleUnload, module) })
+		unload := func() error { return d.b.do("unload", "kernels", cuModuleUnload, module) }
+		err = errors.Join(err, d.b.with(d.ctx, unload))
 	}
-	if e := d.b.do("close", d.object, cuDevicePrimaryCtxRelease, d.handle); e != nil && err == nil {
-		err = e
-	}
+	err = errors.Join(err, d.b.do("close", d.object, cuDevicePrimaryCtxRelease, d.handle))
 	d.ctx, d.module, d.move, d.sum = 0, 0, 0, 0
 	return err
 }

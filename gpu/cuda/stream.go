@@ -35,7 +35,12 @@ func (d *device) NewStream() (gpu.Stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	return d.newStream(ctx, uintptr(h.Uint64()), true)
+	s, err := d.newStream(ctx, uintptr(h.Uint64()), true)
+	if err != nil {
+		end := func() error { return d.b.do("end stream of", d.object, cuStreamDestroy, uintptr(h.Uint64())) }
+		return nil, errors.Join(err, d.b.with(ctx, end))
+	}
+	return s, nil
 }
 
 // WrapStream takes a CUstream of the caller; its context is the stream's own.
@@ -54,7 +59,11 @@ func (d *device) WrapStream(handle uintptr) (gpu.Stream, error) {
 		}
 		ctx = uintptr(own.Uint64())
 	}
-	return d.newStream(ctx, handle, false)
+	s, err := d.newStream(ctx, handle, false)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 func (d *device) newStream(ctx, handle uintptr, ours bool) (*stream, error) {

@@ -8,12 +8,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/ugds-store/ugds/gpu"
+	"github.com/ugds-store/ugds/gpu/gputest"
 	"github.com/ugds-store/ugds/internal/dl"
 	"github.com/ugds-store/ugds/internal/testenv"
 )
@@ -41,6 +43,8 @@ const (
 	fakeCurrent
 	fakeUse
 	fakeFree
+	fakeFailed
+	fakeHeld
 )
 
 // fake is a fake runtime library of its own for one test.
@@ -85,7 +89,8 @@ func newFake(t *testing.T, defines ...string) *fake {
 		t.Fatal(err)
 	}
 	var symbols []dl.Symbol
-	for _, s := range []string{"fake_set", "fake_fail", "fake_log", "fake_clear", "fake_blocks", "fake_alloc", "fake_current", "fake_use", "fake_free"} {
+	for _, s := range []string{"fake_set", "fake_fail", "fake_log", "fake_clear", "fake_blocks", "fake_alloc", "fake_current", "fake_use", "fake_free",
+		"fake_failed", "fake_held"} {
 		symbols = append(symbols, dl.Symbol{Name: s})
 	}
 	if f.lib, err = dl.Open(link, symbols, f.path); err != nil {
@@ -123,6 +128,42 @@ func (f *fake) open() *Backend {
 	})
 	return b
 }
+
+// left is what the library was asked for and not given back.
+func (f *fake) left() uintptr { return f.lib.Call(fakeBlocks) + f.lib.Call(fakeHeld) }
+
+// TestEveryCallFails: whichever call of the library fails, the error is told, with
+// its number, and nothing that was made before is left.
+func TestEveryCallFails(t *testing.T) {
+	f := newFake(t)
+	for n := 0; ; n++ {
+		before := f.left()
+		f.fail("*", n, 999)
+		b, err := Open(Options{Library: f.path})
+		if err == nil {
+			err = errors.Join(gputest.EveryCall(b, false), b.Close())
+		}
+		name := dl.Text(f.lib.Call(fakeFailed))
+		if name == "" {
+			f.fail("*", 0, 0)
+			if err != nil || n < 30 {
+				t.Fatalf("%d calls, %v", n, err)
+			}
+			return
+		}
+		var told *Error
+		if !errors.As(err, &told) || told.Code != 999 || told.Call != name {
+			t.Errorf("call %d, %s: %v", n, name, err)
+		}
+		if left := f.left() - before; left != 0 && !gives.MatchString(name) {
+			t.Errorf("call %d, %s: %d things are left", n, name, left)
+		}
+	}
+}
+
+// gives are the functions that give something back, or without which nothing can be:
+// what they fail with stays.
+var gives = regexp.MustCompile("Free|Destroy|Unregister|Release|Unload|IpcClose|CtxPush|GetDevice$|SetDevice")
 
 // use gives memory of n bytes, pinned memory of as many, and a stream.
 func use(t *testing.T, d gpu.Device, n int64) (gpu.Memory, gpu.HostMemory, gpu.Stream) {

@@ -1,6 +1,7 @@
 package hip
 
 import (
+	"errors"
 	"sync/atomic"
 
 	"github.com/ugds-store/ugds/gpu"
@@ -108,7 +109,7 @@ func (d *device) AllocHost(n int64) (gpu.HostMemory, error) {
 		if err := d.b.do("pin", "host memory", hipHostMalloc, p.Addr, uintptr(n), hostAllocFlags); err != nil {
 			return err
 		}
-		return d.b.do("map", "host memory", hipHostGetDevicePointer, dev.Addr, uintptr(p.Uint64()), 0)
+		return d.mapHost(dev.Addr, uintptr(p.Uint64()), hipHostFree)
 	})
 	if err != nil {
 		return nil, err
@@ -116,6 +117,16 @@ func (d *device) AllocHost(n int64) (gpu.HostMemory, error) {
 	h := &hostMemory{d: d, b: dl.Memory(uintptr(p.Uint64()), n), p: gpu.Ptr(dev.Uint64()), free: hipHostFree}
 	clear(h.b)
 	return h, nil
+}
+
+// mapHost stores where GPUs reach the pinned memory at p, or unpins it again by the
+// function free.
+func (d *device) mapHost(to, p uintptr, free int) error {
+	err := d.b.do("map", "host memory", hipHostGetDevicePointer, to, p, 0)
+	if err != nil {
+		_ = d.b.do("unpin", "host memory", free, p) // the first error is the one to tell
+	}
+	return err
 }
 
 // PinHost is hipHostRegister, portable and mapped.
@@ -134,7 +145,7 @@ func (d *device) PinHost(b []byte, readOnly bool) (gpu.HostMemory, error) {
 		if err := d.b.do("pin", "host memory", hipHostRegister, dl.Addr(b), uintptr(len(b)), flags); err != nil {
 			return err
 		}
-		return d.b.do("map", "host memory", hipHostGetDevicePointer, dev.Addr, dl.Addr(b), 0)
+		return d.mapHost(dev.Addr, dl.Addr(b), hipHostUnregister)
 	})
 	if err != nil {
 		return nil, err
@@ -213,6 +224,11 @@ func (d *device) OpenIPC(h [64]byte) (gpu.Memory, error) {
 	if err != nil {
 		return nil, err
 	}
-	a, err := d.b.Attributes(gpu.Ptr(p.Uint64()))
-	return &memory{d: d, p: gpu.Ptr(p.Uint64()), n: a.Size, free: hipIpcCloseMemHandle}, err
+	m := &memory{d: d, p: gpu.Ptr(p.Uint64()), free: hipIpcCloseMemHandle}
+	a, err := d.b.Attributes(m.p)
+	if err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	m.n = a.Size
+	return m, nil
 }

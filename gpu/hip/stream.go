@@ -33,11 +33,22 @@ func (d *device) NewStream() (gpu.Stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	return d.newStream(uintptr(h.Uint64()), true)
+	s, err := d.newStream(uintptr(h.Uint64()), true)
+	if err != nil {
+		end := func() error { return d.b.do("end stream of", d.object, hipStreamDestroy, uintptr(h.Uint64())) }
+		return nil, errors.Join(err, d.use(end))
+	}
+	return s, nil
 }
 
 // WrapStream takes a hipStream_t of the caller.
-func (d *device) WrapStream(handle uintptr) (gpu.Stream, error) { return d.newStream(handle, false) }
+func (d *device) WrapStream(handle uintptr) (gpu.Stream, error) {
+	s, err := d.newStream(handle, false)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
 
 func (d *device) newStream(handle uintptr, ours bool) (*stream, error) {
 	s := &stream{d: d, handle: handle, ours: ours, calls: !d.info.MemOps}

@@ -29,20 +29,33 @@ static long knobs[KNOBS] = {[K_COUNT] = 2, [K_ORDERING] = 100, [K_FLUSH] = 1, [K
 static struct block blocks[BLOCKS];
 static uint64_t next_id = 1;
 static char text[LOG + 1];
-static char fail_name[64];
+static char fail_name[64], failed[64];
+static long held; // streams, events, contexts, modules and mappings that are open
 static int fail_after, fail_code;
 static __thread uintptr_t stack[DEPTH];
 static __thread int depth;
 
 void fake_set(long knob, long value) { knobs[knob] = value; }
 
-// fake_fail lets the call after the next `after` calls of a function fail.
+// fake_fail lets the call after the next `after` calls of a function fail; "*" is
+// any function.
 void fake_fail(const char *name, long after, long code) {
 	pthread_mutex_lock(&mu);
 	snprintf(fail_name, sizeof fail_name, "%s", name);
 	fail_after = (int)after;
 	fail_code = (int)code;
+	failed[0] = 0;
 	pthread_mutex_unlock(&mu);
+}
+
+// fake_failed names the function that failed as it was asked to.
+const char *fake_failed(void) { return failed; }
+
+long fake_held(void) { return held; }
+
+static int hold(int change) {
+	__atomic_add_fetch(&held, change, __ATOMIC_RELAXED);
+	return 0;
 }
 
 const char *fake_log(void) { return text; }
@@ -71,8 +84,9 @@ static int enter(const char *name) {
 		strcat(text, name);
 		strcat(text, " ");
 	}
-	if (fail_code && !strcmp(name, fail_name) && fail_after-- == 0) {
+	if (fail_code && (!strcmp(name, fail_name) || !strcmp("*", fail_name)) && fail_after-- == 0) {
 		code = fail_code;
+		snprintf(failed, sizeof failed, "%s", name);
 		fail_code = 0;
 	}
 	pthread_mutex_unlock(&mu);

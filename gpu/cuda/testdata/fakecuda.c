@@ -10,6 +10,14 @@ enum { INVALID = 1, NOMEM = 2, NODEV = 100, BADCTX = 201, ILLEGAL = 700, NOSUPP 
 		if (e)                 \
 			return e;          \
 	} while (0)
+// OWN is for calls about memory of one GPU: they need that GPU's own context.
+#define OWN(p)                                                        \
+	do {                                                              \
+		CONTEXT();                                                    \
+		struct block *own = find(p);                                  \
+		if (own && stack[depth - 1] != 100 + (uintptr_t)own->device)  \
+			return BADCTX;                                            \
+	} while (0)
 #define CONTEXT()                             \
 	do {                                      \
 		if (knobs[K_NEED_CONTEXT] && !depth)  \
@@ -51,8 +59,8 @@ CUresult cuDeviceGetAttribute(int *v, int a, int d) {
 }
 
 // Contexts: 100 + device.
-CUresult cuDevicePrimaryCtxRetain(uintptr_t *c, int d) { ENTER(cuDevicePrimaryCtxRetain); *c = 100 + d; return 0; }
-CUresult cuDevicePrimaryCtxRelease_v2(int d) { ENTER(cuDevicePrimaryCtxRelease_v2); return 0; }
+CUresult cuDevicePrimaryCtxRetain(uintptr_t *c, int d) { ENTER(cuDevicePrimaryCtxRetain); *c = 100 + d; return hold(1); }
+CUresult cuDevicePrimaryCtxRelease_v2(int d) { ENTER(cuDevicePrimaryCtxRelease_v2); return hold(-1); }
 CUresult cuCtxPushCurrent_v2(uintptr_t c) {
 	ENTER(cuCtxPushCurrent_v2);
 	if (!c || depth == DEPTH)
@@ -149,17 +157,17 @@ CUresult cuPointerGetAttributes(unsigned n, int *a, uint64_t **v, uintptr_t p) {
 			return INVALID;
 	return 0;
 }
-CUresult cuEventCreate(uintptr_t *e, unsigned flags) { ENTER(cuEventCreate); CONTEXT(); *e = 7; return flags == 2 ? 0 : INVALID; }
-CUresult cuEventDestroy_v2(uintptr_t e) { ENTER(cuEventDestroy_v2); CONTEXT(); return 0; }
+CUresult cuEventCreate(uintptr_t *e, unsigned flags) { ENTER(cuEventCreate); CONTEXT(); *e = 7; return flags == 2 ? hold(1) : INVALID; }
+CUresult cuEventDestroy_v2(uintptr_t e) { ENTER(cuEventDestroy_v2); CONTEXT(); return hold(-1); }
 CUresult cuEventRecord(uintptr_t e, uintptr_t s) { ENTER(cuEventRecord); CONTEXT(); return 0; }
 CUresult cuEventQuery(uintptr_t e) { ENTER(cuEventQuery); CONTEXT(); return 0; }
 CUresult cuStreamCreate(uintptr_t *s, unsigned flags) {
 	ENTER(cuStreamCreate);
 	CONTEXT();
 	*s = 1000 + stack[depth - 1];
-	return flags == 1 ? 0 : INVALID;
+	return flags == 1 ? hold(1) : INVALID;
 }
-CUresult cuStreamDestroy_v2(uintptr_t s) { ENTER(cuStreamDestroy_v2); CONTEXT(); return 0; }
+CUresult cuStreamDestroy_v2(uintptr_t s) { ENTER(cuStreamDestroy_v2); CONTEXT(); return hold(-1); }
 CUresult cuStreamQuery(uintptr_t s) { ENTER(cuStreamQuery); CONTEXT(); return 0; }
 CUresult cuStreamWaitEvent(uintptr_t s, uintptr_t e, unsigned flags) { ENTER(cuStreamWaitEvent); CONTEXT(); return 0; }
 CUresult cuLaunchHostFunc(uintptr_t s, void (*fn)(void *), void *arg) {
@@ -172,7 +180,7 @@ CUresult cuLaunchHostFunc(uintptr_t s, void (*fn)(void *), void *arg) {
 #ifndef FAKE_OLD // what drivers of some years ago lack
 CUresult cuMemGetHandleForAddressRange(int *fd, uintptr_t p, size_t n, int type, unsigned long long flags) {
 	ENTER(cuMemGetHandleForAddressRange);
-	CONTEXT();
+	OWN(p);
 	if (type != 1 || flags)
 		return NOSUPP;
 	*fd = null_fd();
@@ -180,7 +188,7 @@ CUresult cuMemGetHandleForAddressRange(int *fd, uintptr_t p, size_t n, int type,
 }
 CUresult cuPointerSetAttribute(const unsigned *v, int a, uintptr_t p) {
 	ENTER(cuPointerSetAttribute);
-	CONTEXT();
+	OWN(p);
 	return a == 6 && *v == 1 && inside(p, 1, DEVICE) ? 0 : INVALID;
 }
 CUresult cuFlushGPUDirectRDMAWrites(int target, int scope) {
@@ -191,7 +199,7 @@ CUresult cuFlushGPUDirectRDMAWrites(int target, int scope) {
 typedef struct { unsigned char b[64]; } Handle;
 CUresult cuIpcGetMemHandle(Handle *h, uintptr_t p) {
 	ENTER(cuIpcGetMemHandle);
-	CONTEXT();
+	OWN(p);
 	for (int i = 0; i < 64; i++)
 		h->b[i] = i * 3 + 1;
 	memcpy(h->b, &p, 8);
@@ -204,9 +212,9 @@ CUresult cuIpcOpenMemHandle_v2(uintptr_t *p, Handle h, unsigned flags) {
 		if (h.b[i] != (unsigned char)(i * 3 + 1))
 			return INVALID;
 	memcpy(p, h.b, 8);
-	return flags == 1 ? 0 : INVALID;
+	return flags == 1 ? hold(1) : INVALID;
 }
-CUresult cuIpcCloseMemHandle(uintptr_t p) { ENTER(cuIpcCloseMemHandle); CONTEXT(); return 0; }
+CUresult cuIpcCloseMemHandle(uintptr_t p) { ENTER(cuIpcCloseMemHandle); CONTEXT(); return hold(-1); }
 CUresult cuStreamGetCtx(uintptr_t s, uintptr_t *c) { ENTER(cuStreamGetCtx); *c = s - 1000; return 0; }
 CUresult cuStreamIsCapturing(uintptr_t s, int *v) { ENTER(cuStreamIsCapturing); CONTEXT(); *v = knobs[K_CAPTURING]; return 0; }
 CUresult cuStreamWriteValue64_v2(uintptr_t s, uintptr_t p, uint64_t v, unsigned flags) {
@@ -227,9 +235,9 @@ CUresult cuModuleLoadData(uintptr_t *m, const char *image) {
 	ENTER(cuModuleLoadData);
 	CONTEXT();
 	*m = 55;
-	return strstr(image, ".entry ugds_move(") && strstr(image, ".entry ugds_sum(") ? 0 : INVALID;
+	return strstr(image, ".entry ugds_move(") && strstr(image, ".entry ugds_sum(") ? hold(1) : INVALID;
 }
-CUresult cuModuleUnload(uintptr_t m) { ENTER(cuModuleUnload); CONTEXT(); return 0; }
+CUresult cuModuleUnload(uintptr_t m) { ENTER(cuModuleUnload); CONTEXT(); return hold(-1); }
 CUresult cuModuleGetFunction(uintptr_t *f, uintptr_t m, const char *name) {
 	ENTER(cuModuleGetFunction);
 	CONTEXT();

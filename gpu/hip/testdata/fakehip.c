@@ -57,7 +57,7 @@ hipError_t hipHostRegister(uintptr_t p, size_t n, unsigned flags) {
 	return add(p, n, HOST, 0) ? 0 : NOMEM;
 }
 hipError_t hipHostUnregister(uintptr_t p) { ENTER(hipHostUnregister); return drop(p, 0) ? 0 : INVALID; }
-hipError_t hipHostGetDevicePointer(uintptr_t *d, uintptr_t p, unsigned flags) { *d = p; return inside(p, 1, HOST) ? 0 : INVALID; }
+hipError_t hipHostGetDevicePointer(uintptr_t *d, uintptr_t p, unsigned flags) { ENTER(hipHostGetDevicePointer); *d = p; return inside(p, 1, HOST) ? 0 : INVALID; }
 hipError_t hipMemcpyHtoDAsync(uintptr_t d, uintptr_t h, size_t n, uintptr_t s) {
 	ENTER(hipMemcpyHtoDAsync);
 	if (!inside(d, n, DEVICE) || !inside(h, n, HOST))
@@ -87,12 +87,12 @@ hipError_t hipPointerGetAttribute(void *v, int a, uintptr_t p) {
 	}
 	return INVALID;
 }
-hipError_t hipStreamCreateWithFlags(uintptr_t *s, unsigned flags) { ENTER(hipStreamCreateWithFlags); *s = 1000 + current; return flags == 1 ? 0 : INVALID; }
-hipError_t hipStreamDestroy(uintptr_t s) { ENTER(hipStreamDestroy); return 0; }
+hipError_t hipStreamCreateWithFlags(uintptr_t *s, unsigned flags) { ENTER(hipStreamCreateWithFlags); *s = 1000 + current; return flags == 1 ? hold(1) : INVALID; }
+hipError_t hipStreamDestroy(uintptr_t s) { ENTER(hipStreamDestroy); return hold(-1); }
 hipError_t hipStreamQuery(uintptr_t s) { ENTER(hipStreamQuery); return 0; }
 hipError_t hipStreamWaitEvent(uintptr_t s, uintptr_t e, unsigned flags) { ENTER(hipStreamWaitEvent); return 0; }
-hipError_t hipEventCreateWithFlags(uintptr_t *e, unsigned flags) { ENTER(hipEventCreateWithFlags); *e = 7; return flags == 2 ? 0 : INVALID; }
-hipError_t hipEventDestroy(uintptr_t e) { ENTER(hipEventDestroy); return 0; }
+hipError_t hipEventCreateWithFlags(uintptr_t *e, unsigned flags) { ENTER(hipEventCreateWithFlags); *e = 7; return flags == 2 ? hold(1) : INVALID; }
+hipError_t hipEventDestroy(uintptr_t e) { ENTER(hipEventDestroy); return hold(-1); }
 hipError_t hipEventRecord(uintptr_t e, uintptr_t s) { ENTER(hipEventRecord); return 0; }
 hipError_t hipEventQuery(uintptr_t e) { ENTER(hipEventQuery); return 0; }
 hipError_t hipLaunchHostFunc(uintptr_t s, void (*fn)(void *), void *arg) {
@@ -125,9 +125,9 @@ hipError_t hipIpcOpenMemHandle(uintptr_t *p, Handle h, unsigned flags) {
 		if (h.b[i] != (unsigned char)(i * 5 + 2))
 			return INVALID;
 	memcpy(p, h.b, 8);
-	return flags == 1 ? 0 : INVALID;
+	return flags == 1 ? hold(1) : INVALID;
 }
-hipError_t hipIpcCloseMemHandle(uintptr_t p) { ENTER(hipIpcCloseMemHandle); return 0; }
+hipError_t hipIpcCloseMemHandle(uintptr_t p) { ENTER(hipIpcCloseMemHandle); return hold(-1); }
 hipError_t hipStreamIsCapturing(uintptr_t s, int *v) { ENTER(hipStreamIsCapturing); *v = knobs[K_CAPTURING]; return 0; }
 hipError_t hipStreamWriteValue64(uintptr_t s, uintptr_t p, uint64_t v, unsigned flags) {
 	ENTER(hipStreamWriteValue64);
