@@ -27,7 +27,7 @@ var layers = []layer{
 	{"meta/...", []string{"meta"}, nil},
 	{"alloc", nil, nil},
 	{"gpu", nil, nil},
-	{"gpu/...", []string{"gpu"}, nil},
+	{"gpu/...", []string{"gpu"}, []string{"gpu/gputest"}},
 	{"gpu/xfer", []string{"driver", "gpu"}, []string{"gpu/cuda", "gpu/host", "driver/drivertest", "driver/file"}},
 	{"driver", nil, []string{"driver/drivertest"}},
 	{"driver/drivertest", []string{"driver"}, nil},
