@@ -123,7 +123,8 @@ func TestDeviceHangs(t *testing.T) {
 func TestDeviceFatal(t *testing.T) {
 	expectFaults(t)
 	address := nth(t, classNVMe, healthySSD)
-	d, dev := openCtrl(t, healthySSD, ctrl.Options{Watch: 5 * time.Millisecond})
+	// With doorbells in memory QEMU would not notice that it cannot read them.
+	d, dev := openCtrl(t, healthySSD, ctrl.Options{Watch: 5 * time.Millisecond, NoShadow: true})
 	r := region(t, 4096, 8)
 	setMaster(t, address, false)
 	b := driver.Batch{Reqs: []driver.Request{read(0, r)}}

@@ -74,6 +74,7 @@ type replayer struct {
 	ns   *store.Namespace
 	peer *driver.Region
 	view []byte // of peer, for whoever plays the GPU
+	back func() // gives the peer back
 	hits int64
 	puts int64
 }
@@ -170,7 +171,7 @@ func (p *replayer) one(ctx context.Context, ids []uint64) error {
 func openReplay(t testing.TB, dir string) (p *replayer, d driver.Device) {
 	t.Helper()
 	p = &replayer{}
-	p.peer, p.view = peerMemory(t, replayMemory)
+	p.peer, p.view, p.back = peerMemory(t, replayMemory)
 	d, _ = openCtrl(t, healthySSD, ctrl.Options{})
 	if err := d.Attach(p.peer); err != nil {
 		t.Fatal(err)
@@ -198,6 +199,7 @@ func (p *replayer) close(t testing.TB, d driver.Device) {
 	if err := errors.Join(p.s.Close(soon(t)), d.Close(soon(t))); err != nil {
 		t.Error(err)
 	}
+	p.back()
 }
 
 // all replays every request and compares the counts with those of one reference after

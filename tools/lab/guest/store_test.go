@@ -34,41 +34,38 @@ const (
 
 // peerMemory is n bytes of the BAR that plays a GPU's memory, in the way of the
 // transport: a window of VFIO, or a dma-buf; and a view of it for whoever plays the GPU.
-func peerMemory(t testing.TB, n int64) (r *driver.Region, view []byte) {
+// Whoever has it gives it back before another process can have it.
+func peerMemory(t testing.TB, n int64) (r *driver.Region, view []byte, giveBack func()) {
 	t.Helper()
-	if *transport == "vfio" {
-		gpu := nth(t, classFakeGPU, 0)
-		bind(t, gpu, "vfio-pci")
-		peer, err := vfio.OpenPeer(gpu)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := peer.Close(); err != nil {
+	if *transport != "vfio" {
+		buf, view := gpuMemory(t, 0, n, 0)
+		r = driver.NewFDRegion(buf.Int(), n, nil)
+		return r, view, func() {
+			if err := r.Close(); err != nil {
 				t.Error(err)
 			}
-		})
-		w, err := peer.Window(2)
-		if err != nil {
-			t.Fatal(err)
 		}
-		r = driver.NewWindowRegion(w.FD, w.Off, n)
-		view, err = unix.MmapShared(unix.NewFD(w.FD, "peer"), w.Off, n) // the peer closes the descriptor
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = unix.Munmap(view) })
-	} else {
-		var buf *unix.FD
-		buf, view = gpuMemory(t, 0, n, 0)
-		r = driver.NewFDRegion(buf.Int(), n, nil)
 	}
-	t.Cleanup(func() {
-		if err := r.Close(); err != nil {
+	gpu := nth(t, classFakeGPU, 0)
+	bind(t, gpu, "vfio-pci")
+	peer, err := vfio.OpenPeer(gpu)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := peer.Window(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	view, err = unix.MmapShared(unix.NewFD(w.FD, "peer"), w.Off, n) // the peer closes the descriptor
+	if err != nil {
+		t.Fatal(err)
+	}
+	r = driver.NewWindowRegion(w.FD, w.Off, n)
+	return r, view, func() {
+		if err := errors.Join(r.Close(), unix.Munmap(view), peer.Close()); err != nil {
 			t.Error(err)
 		}
-	})
-	return r, view
+	}
 }
 
 // valueOf is the value of key i. Every second one goes through the peer's memory.
@@ -91,7 +88,9 @@ func newMover(t testing.TB) *mover {
 	m := &mover{}
 	m.scratch, _ = openCtrl(t, 1, ctrl.Options{Queues: 2})
 	m.host = region(t, valueBytes, 0)
-	m.peer, _ = peerMemory(t, valueBytes)
+	var giveBack func()
+	m.peer, _, giveBack = peerMemory(t, valueBytes)
+	t.Cleanup(giveBack)
 	return m
 }
 
