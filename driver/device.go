@@ -48,6 +48,7 @@ type Info struct {
 	VolatileCache bool // completed writes need a Flush to survive a power cut
 	Discard       bool // OpDiscard is supported
 	WriteZeroes   bool // OpWriteZeroes is supported without a data transfer
+	Peers         bool // regions behind dma-bufs can be attached: memory of a GPU
 
 	// Reasons explains every choice made while opening, one per line, for people.
 	Reasons []string

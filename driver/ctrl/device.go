@@ -155,6 +155,7 @@ func (d *Device) describe() {
 	i.MaxTransfer = int64(d.limit) * block
 	i.VolatileCache = d.id.VolatileCache()
 	i.Discard = d.id.ONCS.Get()&nvme.ONCSDSM != 0
+	i.Peers = d.hw.ID().Peers
 	i.WriteZeroes = d.id.ONCS.Get()&nvme.ONCSWriteZeroes != 0
 	d.reason("NVMe %s controller, namespace %d, blocks of %d bytes", d.version, d.nsid, block)
 	few, deep := *d.latency.queues.Load(), *d.deep.queues.Load()

@@ -28,6 +28,7 @@ type ID struct {
 	NUMANode  int    // of the slot, -1 if unknown
 	IOMMU     bool   // bus addresses are translated: a wrong one faults
 	Window    uint64 // bytes of registers that can be reached
+	Peers     bool   // MapFD takes dma-bufs of other devices: memory of a GPU
 }
 
 // Device is one controller. All methods are safe for concurrent use; Close comes

@@ -9,7 +9,7 @@ import (
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/dl"
 	"github.com/ugds-store/ugds/internal/dma"
-	"github.com/ugds-store/ugds/internal/unix"
+	"github.com/ugds-store/ugds/internal/peermem"
 )
 
 // device is one simulated GPU. used is under the backend's lock.
@@ -130,7 +130,8 @@ func (b *Backend) pin(p []byte, own *dma.Mem) (gpu.HostMemory, error) {
 	return h, nil
 }
 
-// Export gives a descriptor that stands for a dma-buf; no device can use it.
+// Export gives a descriptor that stands for a dma-buf: controller models reach the
+// memory through it, until it is freed or Revoke takes it back.
 func (d *device) Export(p gpu.Ptr, n int64) (int, error) {
 	a, err := d.b.Attributes(p)
 	if err == nil {
@@ -142,12 +143,24 @@ func (d *device) Export(p gpu.Ptr, n int64) (int, error) {
 	if d.b.opt.Faults.NoDMABuf || !a.Exportable {
 		return -1, base.Errorf("export", p.String(), base.ErrNotSupported, "no dma-buf for this memory")
 	}
-	fd, err := unix.Open("/dev/zero", unix.ReadWrite, 0)
+	b := d.b
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	m := b.find(p)
+	if m == nil {
+		return -1, base.Errorf("export", p.String(), base.ErrNotFound, "it was freed meanwhile")
+	}
+	fd, lent, err := peermem.Export(m.mem.Bytes()[p-m.at:][:n])
 	if err != nil {
 		return -1, base.Wrap("export", p.String(), err)
 	}
+	m.lent = append(m.lent, lent)
 	return fd.Int(), nil
 }
+
+// Revoke takes the memory away from every device that reaches it through an export,
+// as a driver does that resets its GPU. The GPU itself goes on to use it.
+func (b *Backend) Revoke(m gpu.Memory) { m.(*memory).revoke() }
 
 func (d *device) SyncMemOps(p gpu.Ptr) error {
 	_, err := d.b.bytes(p, 1)
@@ -159,6 +172,9 @@ func (d *device) FlushWrites() error {
 		return base.Errorf("flush", "writes", base.ErrNotSupported, "the device has no flush")
 	}
 	d.b.flushes.Add(1)
+	if f := d.b.opt.Faults.Flush; f != nil {
+		return f()
+	}
 	return nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/ugds-store/ugds/gpu"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/dma"
+	"github.com/ugds-store/ugds/internal/peermem"
 )
 
 // Where the address space of the devices begins, far from addresses of the
@@ -46,6 +47,7 @@ type Faults struct {
 	Run       func(c gpu.Copy) error    // breaks the stream when a copy runs
 	CopyDelay time.Duration             // how long each copy takes at least
 	Capturing func(handle uintptr) bool // streams that record a graph
+	Flush     func() error              // called by FlushWrites, and fails it
 }
 
 // Backend is the host memory backend. Safe for concurrent use.
@@ -160,12 +162,25 @@ type memory struct {
 	kind  gpu.Kind
 	plain bool // without the RDMA property
 	mem   *dma.Mem
+	lent  []*peermem.Memory // its exports
+}
+
+// revoke takes every export back. A device that uses one is waited for.
+func (m *memory) revoke() {
+	m.b.mu.Lock()
+	lent := m.lent
+	m.lent = nil
+	m.b.mu.Unlock()
+	for _, l := range lent {
+		l.Revoke()
+	}
 }
 
 func (m *memory) Ptr() gpu.Ptr { return m.at }
 func (m *memory) Size() int64  { return m.size }
 
 func (m *memory) Close() error {
+	m.revoke()
 	m.b.mu.Lock()
 	defer m.b.mu.Unlock()
 	i := slices.Index(m.b.allocs, m)

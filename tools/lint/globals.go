@@ -9,12 +9,13 @@ import (
 
 // globals may hold state for the whole process: dir.name and the reason.
 var globals = map[string]string{
-	"internal/dma.usage":     "off-heap bytes are the process's, and Usage reports them",
-	"internal/mutant.active": "exists only in builds with the tag ugds_mutants",
-	"driver.regionIDs":       "ids are unique in the process",
-	"meta.parked":            "parked goroutines stay until the process ends",
-	"meta.abandoned":         "so do the databases behind a fence",
-	"meta.locks":             "stands in for flock where a file system has no descriptors",
+	"internal/dma.usage":       "off-heap bytes are the process's, and Usage reports them",
+	"internal/mutant.active":   "exists only in builds with the tag ugds_mutants",
+	"driver.regionIDs":         "ids are unique in the process",
+	"internal/peermem.exports": "a descriptor names the same memory everywhere in the process",
+	"meta.parked":              "parked goroutines stay until the process ends",
+	"meta.abandoned":           "so do the databases behind a fence",
+	"meta.locks":               "stands in for flock where a file system has no descriptors",
 }
 
 // stateful are the packages whose types are state by themselves.

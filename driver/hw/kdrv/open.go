@@ -124,7 +124,7 @@ func setUp(f *unix.FD, target string) (*Device, error) {
 	}
 	d := &Device{fd: f, info: info, Wall: hw.NewWall(), notices: make(chan hw.Notice, noticeRoom),
 		id: hw.ID{Target: target, Transport: "kdrv", Vendor: info.Vendor, Device: info.Device,
-			NUMANode: int(max(info.NUMANode, -1)), IOMMU: info.IOMMU >= unix.KdrvIOMMULazy, Window: window}}
+			NUMANode: int(max(info.NUMANode, -1)), IOMMU: info.IOMMU >= unix.KdrvIOMMULazy, Window: window, Peers: true}}
 	d.EventVectors = hw.NewEventVectors(target, int(info.Vectors), d.arm)
 	if d.bar, err = mmio.Map(f, 0, int64(window), target); err != nil {
 		return nil, err

@@ -18,8 +18,9 @@ type bus struct {
 // busPage is the part of one bus page that is mapped: mem are the bytes from
 // offset lo.
 type busPage struct {
-	mem []byte
-	lo  uint64
+	mem  []byte
+	lo   uint64
+	peer bool // memory of another device; without mem if that has taken it back
 }
 
 // Bus page numbers are drawn from a range in which an address is never also an
@@ -48,8 +49,8 @@ func (b *bus) reserve(n, align, remainder uint64) uint64 {
 }
 
 // add maps mem at runs of up to run pages each, and lists the segments. offset is
-// where mem begins in its page.
-func (b *bus) add(mem []byte, run uint64) []hw.Seg {
+// where mem begins in its page; peer tells that it is memory of another device.
+func (b *bus) add(mem []byte, run uint64, peer bool) []hw.Seg {
 	addr := uint64(reflect.ValueOf(mem).Pointer())
 	page, offset := addr/hw.PageSize, addr%hw.PageSize
 	var segs []hw.Seg
@@ -60,7 +61,7 @@ func (b *bus) add(mem []byte, run uint64) []hw.Seg {
 		seg := hw.Seg{Addr: first*hw.PageSize + offset}
 		for i := range n {
 			k := min(hw.PageSize-offset, uint64(len(mem)))
-			b.pages[first+i] = busPage{mem[:k:k], offset}
+			b.pages[first+i] = busPage{mem[:k:k], offset, peer}
 			mem, offset, seg.Len = mem[k:], 0, seg.Len+k
 		}
 		page += n

@@ -175,4 +175,5 @@ func (s *Sim) landRead(o *op) {
 		}
 		off += uint64(len(p))
 	}
+	s.arrive()
 }

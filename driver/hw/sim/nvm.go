@@ -113,6 +113,7 @@ func (s *Sim) transfer(o *op, m *media, off, size uint64, write bool) nvme.Statu
 		}
 		off += uint64(len(p))
 	}
+	s.arrive()
 	s.smart.HostReads.Set(s.smart.HostReads.Uint64() + 1)
 	s.smart.DataUnitsRead.Set(s.smart.DataUnitsRead.Uint64() + (size+nvme.DataUnit-1)/nvme.DataUnit)
 	return 0

@@ -45,6 +45,9 @@ type Sim struct {
 	idle     int           // pauses in a row that did nothing
 	patience int           // pauses that must do nothing before the virtual clock moves
 
+	toPeer, fromPeer PeerEffect
+	landings         []landing // of the read being executed
+
 	regs
 
 	sqs      []*sq // by identifier
@@ -110,7 +113,7 @@ func open(cfg Config, content []*media) (*Sim, error) {
 	}
 	s := &Sim{mu: cfg.Lock, cfg: cfg, rnd: rand.New(rand.NewPCG(cfg.Seed, 0x73696d)), start: time.Now(),
 		features: map[uint8]uint32{}, kick: make(chan struct{}, 1)}
-	s.id = hw.ID{Target: cfg.Target, Transport: "sim", Vendor: cfg.Vendor, Device: cfg.Device, NUMANode: -1, IOMMU: true}
+	s.id = hw.ID{Target: cfg.Target, Transport: "sim", Vendor: cfg.Vendor, Device: cfg.Device, NUMANode: -1, IOMMU: true, Peers: true}
 	s.bus = bus{pages: map[uint64]busPage{}, rnd: rand.New(rand.NewPCG(cfg.Seed, 0x627573))}
 	s.vectors = make([]*vector, cfg.Vectors)
 	s.smart.CompositeKelvin.Set(310)
@@ -231,7 +234,7 @@ func (s *Sim) Alloc(size int64, owner string) (*hw.Buffer, error) {
 	first := s.bus.reserve(n, 1<<(s.cap.MinPageShift()-12), 0)
 	for i, b := uint64(0), mem.Bytes(); i < n; i++ {
 		k := min(len(b), hw.PageSize)
-		s.bus.pages[first+i] = busPage{b[:k:k], 0}
+		s.bus.pages[first+i] = busPage{mem: b[:k:k]}
 		b = b[k:]
 	}
 	s.live++
@@ -262,13 +265,7 @@ func (s *Sim) Map(mem []byte) (hw.Mapping, error) {
 	}
 	run := max(uint64(s.cfg.FixedPages), 1<<(s.cap.MinPageShift()-12))
 	s.live++
-	return &mapping{s, s.bus.add(mem, run)}, nil
-}
-
-// MapFD implements hw.Memory; the model cannot.
-func (s *Sim) MapFD(int, int64, int64) (hw.Mapping, error) {
-	return nil, base.Errorf("map a descriptor for", s.id.Target, base.ErrNotSupported,
-		"the model reaches memory of the process only")
+	return &mapping{s, s.bus.add(mem, run, false)}, nil
 }
 
 type mapping struct {

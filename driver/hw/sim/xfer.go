@@ -1,6 +1,9 @@
 package sim
 
-import "github.com/ugds-store/ugds/driver/nvme"
+import (
+	"github.com/ugds-store/ugds/driver/hw"
+	"github.com/ugds-store/ugds/driver/nvme"
+)
 
 // maxDescriptors bounds the SGL descriptors of one command: what a hostile list
 // can make the model read.
@@ -10,6 +13,7 @@ const maxDescriptors = 1 << 18
 // pieces are views of memory of the process, each inside one bus page; they are
 // good until the next call.
 func (s *Sim) pieces(o *op, total uint64) ([][]byte, nvme.Status) {
+	s.landings = s.landings[:0]
 	if total == 0 {
 		return nil, 0
 	}
@@ -43,10 +47,17 @@ func (s *Sim) refuse(o *op, status nvme.Status, format string, args ...any) nvme
 func (s *Sim) view(o *op, out [][]byte, addr, n uint64) ([][]byte, nvme.Status) {
 	for n > 0 {
 		m := s.bus.view(addr, n)
+		if m == nil && s.bus.lost(addr) {
+			return nil, nvme.StatusTransferError
+		}
 		if m == nil {
 			return nil, s.refuse(o, nvme.StatusTransferError, "bus address %#x: nothing is mapped there", addr)
 		}
-		out = append(out, m)
+		if s.bus.pages[addr/hw.PageSize].peer {
+			out = s.cross(o, out, m)
+		} else {
+			out = append(out, m)
+		}
 		addr, n = addr+uint64(len(m)), n-uint64(len(m))
 	}
 	return out, 0
