@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"io"
 	"slices"
 
 	"github.com/ugds-store/ugds/internal/base"
@@ -92,6 +93,38 @@ func (r *Registration) checkID() error {
 func (r *Registration) stale() error {
 	return base.WithHint(base.Errorf("use", r.String(), base.ErrMismatch,
 		"the memory was freed after it was registered"), "close the registration before freeing, and register again")
+}
+
+// Import gives what owner keeps of the exported range for its devices, which make
+// makes of the dma-buf at the first call; or the reason why there is no dma-buf. It is
+// closed before the dma-buf is: by Close, by an eviction, or by the owner before. The
+// caller has a Hold, as long as it uses the result.
+func (r *Registration) Import(owner any, make func(fd int) io.Closer) (io.Closer, string) {
+	fd, why := r.Direct()
+	if why != "" {
+		return nil, why
+	}
+	r.importMu.Lock()
+	defer r.importMu.Unlock()
+	if c := r.imports[owner]; c != nil {
+		return c, ""
+	}
+	if r.imports == nil {
+		r.imports = map[any]io.Closer{}
+	}
+	c := make(fd)
+	r.imports[owner] = c
+	return c, ""
+}
+
+// endImports closes what owners keep. Nobody holds the range.
+func (r *Registration) endImports() {
+	r.importMu.Lock()
+	defer r.importMu.Unlock()
+	for _, c := range r.imports {
+		_ = c.Close() // nothing is in flight, so there is nothing to refuse
+	}
+	r.imports = nil
 }
 
 // Direct gives the dma-buf of the range and its size, or the reason why there

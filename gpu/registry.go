@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"io"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -79,6 +80,9 @@ type Registration struct {
 	fd   *unix.FD // dma-buf, nil if none
 	why  string   // why none
 	err  error    // what the driver said, if it was asked
+
+	importMu sync.Mutex // after table.mu
+	imports  map[any]io.Closer
 }
 
 // Register makes [p, p+n) known. ErrInvalid for host memory and empty ranges,
@@ -221,6 +225,7 @@ func (t *Table) unexport(r *Registration, why string) {
 	if r.fd == nil {
 		return
 	}
+	r.endImports()
 	_ = r.fd.Close() // the kernel frees the descriptor in any case
 	r.fd, r.why = nil, why
 	t.exported -= r.size

@@ -110,6 +110,16 @@ type extent struct {
 	off  int64
 	size int64
 	in   driver.Info
+	why  string // why the bytes are staged, if that is known
+}
+
+// Bounce is Extent for bytes that are staged for a known reason, one of few.
+func Bounce(d driver.Device, off, size int64, why string) (Endpoint, error) {
+	e, err := Extent(d, off, size)
+	if err == nil {
+		e.(*extent).why = why
+	}
+	return e, err
 }
 
 // Extent is the range [off, off+size) of a device, which must be a multiple of
@@ -125,7 +135,7 @@ func Extent(d driver.Device, off, size int64) (Endpoint, error) {
 		return nil, base.Errorf("use", in.Target, base.ErrOutOfRange,
 			"offset %d, size %d, capacity %d, blocks of %d", off, size, in.Capacity, in.BlockSize)
 	}
-	return &extent{d, off, size, in}, nil
+	return &extent{dev: d, off: off, size: size, in: in}, nil
 }
 
 func (e *extent) place(off, n int64, write bool) (lead, room int64, err error) {
@@ -181,9 +191,15 @@ func (e *extent) end(w *work) (moved, carried int64, err error) {
 	return w.n, r.Done, nil
 }
 
-func (e *extent) async() bool    { return true }
-func (e *extent) unit() int64    { return gpu.HostPage }
-func (e *extent) reason() string { return ReasonNoTransport }
+func (e *extent) async() bool { return true }
+func (e *extent) unit() int64 { return gpu.HostPage }
+
+func (e *extent) reason() string {
+	if e.why != "" {
+		return e.why
+	}
+	return ReasonNoTransport
+}
 
 // pinned is host memory that the copy engine reaches by itself.
 type pinned struct {
@@ -203,6 +219,12 @@ func Pinned(mem gpu.HostMemory) Endpoint {
 // is one of few: each is a line of the statistics.
 func Staging(mem gpu.HostMemory, why string) Endpoint {
 	return &pinned{mem, driver.PathStaged, why}
+}
+
+// Tail is Staging for the partial last block of a value that otherwise goes directly:
+// it is allowed where staging is not.
+func Tail(mem gpu.HostMemory, why string) Endpoint {
+	return &pinned{mem, driver.PathTail, why}
 }
 
 func (p *pinned) place(off, n int64, _ bool) (int64, int64, error) {
