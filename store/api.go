@@ -98,8 +98,9 @@ type FormatOptions struct {
 // [Off, Off+Len) of a Region, or of the GPU memory that begins at GPU. Plain bytes
 // are copied through a bounce buffer and counted as staged; a region's whole blocks
 // go direct, except those of sync puts of up to 16 KiB in a store that is not
-// strict: they are copied, so that many callers share one write. GPU memory passes a bounce buffer too, and is counted with the reason.
-// It must not be freed before the call returned, and what the GPU itself writes or
+// strict: they are copied, so that many callers share one write. Registered GPU memory
+// goes direct to devices that reach it, and any other through a bounce buffer, with the
+// reason counted. It must not be freed before the call returned, and what the GPU itself writes or
 // reads there must have ended, or begin after the call.
 type Range struct {
 	Bytes  []byte
@@ -235,6 +236,10 @@ const (
 	EventDevice
 	// EventReadOnly: the store turned read-only; Err tells why.
 	EventReadOnly
+	// EventPair: a device and a GPU do not reach each other although the platform says
+	// so, or registered memory became unreachable; Err and Device tell. What would have
+	// moved directly is staged.
+	EventPair
 	// EventMeta: the metadata reports something (a slow disk, a background
 	// error); Err tells.
 	EventMeta
@@ -242,7 +247,7 @@ const (
 
 // String names the kind.
 func (k EventKind) String() string {
-	return [...]string{"stored", "accessed", "deleted", "lost", "device", "read-only", "meta"}[k]
+	return [...]string{"stored", "accessed", "deleted", "lost", "device", "read-only", "pair", "meta"}[k]
 }
 
 // Event is one entry of a subscription.
@@ -252,6 +257,6 @@ type Event struct {
 	Key        []byte
 	Size       int64
 	Generation uint64
-	Device     int // EventDevice
+	Device     int // EventDevice, EventPair
 	Err        error
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"github.com/ugds-store/ugds/driver"
+	gpuxfer "github.com/ugds-store/ugds/gpu/xfer"
 	"github.com/ugds-store/ugds/internal/base"
 )
 
@@ -50,8 +51,26 @@ func (b Buffers) check(op string) error {
 // cursor walks through buffers in order.
 type cursor struct {
 	bufs Buffers
+	gpu  []gpuRange // what is known of each that is GPU memory; nil if none is
 	i    int
 	pos  int64 // inside bufs[i]
+}
+
+// place is the region that holds the next byte, and where; nil if none does.
+func (c *cursor) place() (*driver.Region, int64) {
+	r := &c.bufs[c.i]
+	if p := c.peer(); p != nil {
+		return p.Region(), p.At(r.GPU) + r.Off + c.pos
+	}
+	return r.Region, r.Off + c.pos
+}
+
+// peer is the present range as devices reach it, if it is GPU memory that any does.
+func (c *cursor) peer() *gpuxfer.Peer {
+	if c.gpu == nil {
+		return nil
+	}
+	return c.gpu[c.i].peer
 }
 
 // view is the processor's view of up to n bytes of the present range, and moves
@@ -110,27 +129,38 @@ func (c *cursor) copyIn(src []byte) bool {
 // store block.
 func (c *cursor) direct(n, align int64, segs []driver.Seg) ([]driver.Seg, int64) {
 	var got int64
-	save, keep, kept := *c, len(segs), int64(0)
-	limit := len(segs) + driver.MaxSegs
+	begin, first := *c, len(segs)
+	limit := first + driver.MaxSegs
 	for got < n && len(segs) < limit {
 		c.skipEmpty()
 		if c.i == len(c.bufs) {
 			break
 		}
-		r := &c.bufs[c.i]
-		take := min(n-got, r.size()-c.pos) &^ (align - 1)
-		if r.Region == nil || (r.Off+c.pos)%align != 0 || take == 0 {
+		r, at := c.place()
+		take := min(n-got, c.left()) &^ (align - 1)
+		if r == nil || at%align != 0 || take == 0 {
 			break
 		}
-		segs = append(segs, r.Region.Seg(r.Off+c.pos, take))
+		if c.gpu != nil && got > 0 && segs[len(segs)-1].Region != r {
+			break // one kind of memory a transfer
+		}
+		segs = append(segs, r.Seg(at, take))
 		c.pos += take
 		got += take
-		if got%base.StoreBlock == 0 {
-			save, keep, kept = *c, len(segs), got
+	}
+	// Give back what does not fill a block.
+	kept := got &^ (base.StoreBlock - 1)
+	*c = begin
+	c.advance(kept)
+	for over := got - kept; over > 0; {
+		last := &segs[len(segs)-1]
+		cut := min(over, last.Len)
+		over -= cut
+		if last.Len -= cut; last.Len == 0 {
+			segs = segs[:len(segs)-1]
 		}
 	}
-	*c = save // give back what does not fill a block
-	return segs[:keep], kept
+	return segs, kept
 }
 
 // advance moves past n bytes.
@@ -143,10 +173,11 @@ func (c *cursor) advance(n int64) {
 	}
 }
 
-// inRegion reports whether the next byte lies in a region.
+// inRegion reports whether the next byte lies in a region, or in GPU memory that
+// devices reach.
 func (c *cursor) inRegion() bool {
 	c.skipEmpty()
-	return c.i < len(c.bufs) && c.bufs[c.i].Region != nil
+	return c.i < len(c.bufs) && (c.bufs[c.i].Region != nil || c.peer() != nil)
 }
 
 // left is what is left of the present range.

@@ -5,6 +5,7 @@ import (
 	"hash/crc32"
 
 	"github.com/ugds-store/ugds/driver"
+	gpuxfer "github.com/ugds-store/ugds/gpu/xfer"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/mutant"
 )
@@ -50,7 +51,9 @@ type xfer struct {
 	buf    stageBuf // staged; none for direct
 	nseg   int      // direct: segments in flight.segs from segAt
 	segAt  int
-	cur    cursor // staged reads: where the bytes go
+	cur    cursor        // staged reads: where the bytes go
+	peer   *gpuxfer.Peer // direct, GPU memory: it is held until the flight is done
+	sum    uint32        // and its checksum, by the GPU
 	path   driver.PathKey
 	moved  int64 // bytes that the commands carried
 	err    error
@@ -93,11 +96,15 @@ func (f *flight) addStaged(it *item, off, n int64, buf stageBuf, path driver.Pat
 	return f.s.stage.bytes(buf, whole)
 }
 
-// addDirect adds a transfer whose segments were appended to f.segs from segAt.
-func (f *flight) addDirect(it *item, off, n int64, segAt int) {
+// addDirect adds a transfer whose segments were appended to f.segs from segAt; peer
+// is set if they are GPU memory.
+func (f *flight) addDirect(it *item, off, n int64, segAt int, peer *gpuxfer.Peer) {
 	f.xfers = append(f.xfers, xfer{it: it, off: off, n: n, segAt: segAt, nseg: len(f.segs) - segAt,
 		path: driver.PathKey{Path: driver.PathDirect, Write: f.op == driver.OpWrite}})
 	f.bytes += n
+	if peer != nil {
+		f.xfers[len(f.xfers)-1].holdPeer(peer)
+	}
 }
 
 // submit starts every transfer. Errors go to the transfers.
@@ -200,6 +207,9 @@ func (f *flight) done() {
 		if x.moved > 0 {
 			f.s.paths.Add(x.path, x.moved)
 		}
+		if x.peer != nil {
+			f.s.gpu.done(x)
+		}
 		f.s.stage.put(x.buf)
 	}
 	clear(f.xfers)
@@ -274,9 +284,12 @@ func (r *runner) launch() {
 		return
 	}
 	if f.op == driver.OpWrite {
-		f.gather()
+		f.move()
 	}
 	f.submit(r.ctx)
+	if f.op == driver.OpWrite {
+		f.sumUp() // while the devices write
+	}
 	r.under = append(r.under, f)
 	r.moving += f.bytes
 }
@@ -299,6 +312,7 @@ func (r *runner) land() {
 	}
 	r.under = r.under[1:]
 	r.moving -= f.bytes
+	f.arrived()
 	for i := range f.xfers {
 		x := &f.xfers[i]
 		if x.err != nil {

@@ -262,16 +262,16 @@ func (r *runner) read(it *item) {
 }
 
 func (r *runner) readDirect(it *item, off, n int64) int64 {
-	whole := n &^ (base.StoreBlock - 1)
-	if whole == 0 || !it.cur.inRegion() {
+	whole := r.straight(it, off, n)
+	if whole == 0 {
 		return 0
 	}
 	f := r.room()
-	at := len(f.segs)
+	at, peer := len(f.segs), it.cur.peer()
 	segs, got := it.cur.direct(whole, r.s.memAlign, f.segs)
 	f.segs = segs
 	if got > 0 {
-		f.addDirect(it, off, got, at)
+		f.addDirect(it, off, got, at, peer)
 	}
 	return got
 }
@@ -282,7 +282,7 @@ func (r *runner) readPath(it *item, off, n int64) driver.PathKey {
 		return it.share.path
 	}
 	if it.gpu != nil {
-		return it.gpuPath(off, n, false)
+		return it.gpuPath(r.s, off, n, false)
 	}
 	path := driver.PathKey{Path: driver.PathStaged, Reason: reasonPlain}
 	if it.cur.inRegion() {
@@ -301,6 +301,9 @@ func (r *runner) readPath(it *item, off, n int64) driver.PathKey {
 }
 
 func (r *runner) readStaged(it *item, off, n int64) int64 {
+	if off >= it.off && off+n <= it.off+it.n {
+		n = it.plainRun(n)
+	}
 	path := r.readPath(it, off, n)
 	if it.refuse(r.s, path) {
 		return 0
@@ -377,6 +380,8 @@ func (it *item) refuse(s *Store, path driver.PathKey) bool {
 func (it *item) checkXfer(x *xfer, f *flight) bool {
 	if x.buf.ok() {
 		it.crc = crcOf(it.crc, f.s.stage.bytes(x.buf, x.n))
+	} else if x.peer != nil {
+		it.crc = base.CombineCRC32C(it.crc, x.sum, x.n)
 	} else {
 		for _, sg := range f.segs[x.segAt : x.segAt+x.nseg] {
 			b := sg.Region.Bytes(sg.Off, sg.Len)

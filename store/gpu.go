@@ -25,6 +25,11 @@ type GPUOptions struct {
 	// the device. 0 is none. It is for programs whose streams do not wait for cells:
 	// the end of a window hangs meanwhile, and copies of other threads with it.
 	WindowBytes int64
+	// DirectBytes bounds the registered memory that devices reach directly at a time,
+	// if Table is nil: a GPU's window to other devices may be smaller than its memory.
+	// 0 is no bound. Idle registrations, the least recently used first, make room for
+	// new ones and are staged from then on.
+	DirectBytes int64
 	// Move tunes the movers, one a GPU. The zero value is right: values pass the
 	// store's own staging memory, so that lanes need little of their own.
 	Move gpuxfer.Options
@@ -47,6 +52,7 @@ type GPUStat struct {
 	UUID        string `json:"uuid"` // 32 hexadecimal digits
 	PinnedBytes int64  `json:"pinned_bytes"`
 	// Paths count the bytes of values between host memory and the GPU.
+	// Direct ones, which no host memory sees, are among them.
 	Paths []driver.PathCount `json:"paths"`
 }
 
@@ -56,10 +62,13 @@ type gpuSide struct {
 	s     *Store
 	opt   GPUOptions
 	table *gpu.Table
+	pairs *gpuxfer.Pairs // with the devices
 
 	mu     sync.Mutex
 	pin    gpu.HostMemory // the staging memory
 	movers []*gpuxfer.Mover
+	direct []driver.PathStats // what moved between devices and each GPU
+	sums   []gpuSums
 	leak   bool // the GPU may still use the staging memory
 	closed bool
 	broken error // the GPUs failed too often
@@ -75,9 +84,11 @@ func newGPUSide(s *Store, o GPUOptions) *gpuSide {
 	if o.Move.ChunkBytes == 0 {
 		o.Move.ChunkBytes = gpuChunkBytes
 	}
-	g := &gpuSide{s: s, opt: o, table: o.Table, movers: make([]*gpuxfer.Mover, len(o.Backend.Devices()))}
+	g := &gpuSide{s: s, opt: o, table: o.Table, movers: make([]*gpuxfer.Mover, len(o.Backend.Devices())),
+		direct: make([]driver.PathStats, len(o.Backend.Devices())), sums: make([]gpuSums, len(o.Backend.Devices()))}
+	g.pairs = gpuxfer.NewPairs(o.Backend, gpuxfer.PairsOptions{Devices: s.devs, Scratch: s.testSpace, Failed: g.pairFailed, Count: s.paths.Add})
 	if g.table == nil {
-		g.table = gpu.NewTable(o.Backend, gpu.TableOptions{})
+		g.table = gpu.NewTable(o.Backend, gpu.TableOptions{Export: g.pairs.Able(), ExportBudget: o.DirectBytes})
 	}
 	return g
 }
@@ -88,14 +99,24 @@ func errNoGPU(op string) error {
 }
 
 // RegisterGPU makes [p, p+n) known, so that it is held while a call uses it and
-// memory that was freed and allocated again is noticed. Memory need not be
-// registered. Errors are those of gpu.Table.Register; closing the result gives
-// ErrBusy while a call uses it (I3).
+// memory that was freed and allocated again is noticed. Devices that can reach GPU
+// memory then move whole blocks of values to and from it directly; the first
+// registration for a GPU tests them with it, which takes memory and a stream of the
+// GPU, so it is to be made before streams wait for cells. Why bytes are staged all the
+// same is in the statistics. Memory need not be registered. Errors are those of
+// gpu.Table.Register; closing the result gives ErrBusy while a call, or a device after
+// it, uses it (I3, I4).
 func (s *Store) RegisterGPU(p gpu.Ptr, n int64) (*gpu.Registration, error) {
 	if s.gpu == nil {
 		return nil, errNoGPU("register")
 	}
-	return s.gpu.table.Register(p, n)
+	reg, err := s.gpu.table.Register(p, n)
+	if err == nil && s.gpu.pairs.Able() && reg.HoldNow() == nil {
+		s.gpu.pairs.Peer(reg) // what it finds out is told with each transfer
+		s.gpu.canSum(reg.Device())
+		reg.Release()
+	}
+	return reg, err
 }
 
 // WarmGPU does beforehand what makes the first value of GPU index slow: its context,
@@ -154,8 +175,9 @@ func (g *gpuSide) giveUp(cause error) {
 // gpuRange is what is known of one range of a value that is GPU memory; the zero
 // value is a range of host memory.
 type gpuRange struct {
-	dev int
-	why string // why the bytes are staged
+	dev  int
+	peer *gpuxfer.Peer // as devices reach it, if any may
+	why  string        // why all of it is staged
 }
 
 // gpuItem is a value with GPU memory among its ranges. Its checksums are computed
@@ -196,7 +218,7 @@ func (s *Store) holdGPUOf(op string, it *item, known *gpu.Attributes) error {
 			return err
 		}
 	}
-	it.gpu = gi
+	it.gpu, it.cur.gpu = gi, gi.ranges
 	return nil
 }
 
@@ -208,7 +230,9 @@ func (g *gpuSide) hold(r *Range, gi *gpuItem, out *gpuRange, known *gpu.Attribut
 		}
 		gi.regs = append(gi.regs, reg)
 		out.dev = reg.Device()
-		if _, out.why = reg.Direct(); out.why == "" {
+		if g.pairs.Able() {
+			out.peer, out.why = g.pairs.Peer(reg)
+		} else if _, out.why = reg.Direct(); out.why == "" {
 			out.why = gpuxfer.ReasonNoTransport
 		}
 		return nil
@@ -234,27 +258,6 @@ func (gi *gpuItem) release() {
 	gi.regs = nil
 }
 
-// path is how the n bytes at off of a value go that begin at the cursor.
-func (it *item) gpuPath(off, n int64, write bool) driver.PathKey {
-	if n < base.StoreBlock && off+n == it.v.length {
-		return driver.PathKey{Path: driver.PathTail, Write: write, Reason: reasonTail}
-	}
-	why := ""
-	if it.cur.skipEmpty(); it.cur.i < len(it.gpu.ranges) {
-		why = it.gpu.ranges[it.cur.i].why
-	}
-	if why == "" { // host memory comes first, or all that is wanted was taken
-		why = reasonPlain
-		for _, r := range it.gpu.ranges {
-			if r.why != "" {
-				why = r.why
-				break
-			}
-		}
-	}
-	return driver.PathKey{Path: driver.PathStaged, Write: write, Reason: why}
-}
-
 // stats of every GPU that was used.
 func (g *gpuSide) stats() (out []GPUStat) {
 	if g == nil {
@@ -263,10 +266,16 @@ func (g *gpuSide) stats() (out []GPUStat) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for i, m := range g.movers {
-		if m != nil {
-			in := g.opt.Backend.Devices()[i].Info()
-			out = append(out, GPUStat{Index: i, Name: in.Name, UUID: ID(in.UUID).String(), PinnedBytes: m.PinnedBytes(), Paths: m.Paths()})
+		paths := g.direct[i].Counts()
+		if m == nil && len(paths) == 0 {
+			continue
 		}
+		in := g.opt.Backend.Devices()[i].Info()
+		st := GPUStat{Index: i, Name: in.Name, UUID: ID(in.UUID).String(), Paths: paths}
+		if m != nil {
+			st.PinnedBytes, st.Paths = m.PinnedBytes(), append(paths, m.Paths()...)
+		}
+		out = append(out, st)
 	}
 	return out
 }

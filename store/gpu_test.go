@@ -33,6 +33,11 @@ const gpuBoxBytes = 32 << 20
 
 func newGPUBox(t *testing.T, h host.Options, tune func(*store.Options)) *gpuBox {
 	t.Helper()
+	return newGPUBoxOn(t, files, h, tune)
+}
+
+func newGPUBoxOn(t *testing.T, k kind, h host.Options, tune func(*store.Options)) *gpuBox {
+	t.Helper()
 	g, err := host.Open(h)
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +51,7 @@ func newGPUBox(t *testing.T, h host.Options, tune func(*store.Options)) *gpuBox 
 			t.Error(err)
 		}
 	})
-	b.box = newBox(t, box{sizes: []int64{128 << 20, 64 << 20}, tune: func(o *store.Options) {
+	b.box = k.newBox(t, box{sizes: []int64{128 << 20, 64 << 20}, tune: func(o *store.Options) {
 		o.GPU = store.GPUOptions{Backend: g}
 		if tune != nil {
 			tune(o)

@@ -13,8 +13,28 @@ import (
 type gpuMove struct {
 	xfer int
 	it   *item
-	gpuRange
+	gpuWay
 	item gpuxfer.Item
+}
+
+// gpuWay is what moves have in common that the mover carries out together.
+type gpuWay struct {
+	dev  int
+	tail bool   // a partial last block: allowed in strict
+	why  string // why it is staged
+}
+
+// wayOf is how bytes of range i of a value are staged by a transfer.
+func (x *xfer) wayOf(it *item, i int) gpuWay {
+	r := &it.gpu.ranges[i]
+	w := gpuWay{dev: r.dev, tail: x.path.Path == driver.PathTail, why: r.why}
+	switch {
+	case w.tail || w.why == "" && x.path.Reason != "":
+		w.why = x.path.Reason
+	case w.why == "":
+		w.why = reasonPlain
+	}
+	return w
 }
 
 // split walks through the n bytes of a value that lie from byte at on in the staging
@@ -27,7 +47,7 @@ func (f *flight) split(i int, it *item, cur *cursor, at, n int64) bool {
 		r := &cur.bufs[cur.i]
 		take := min(n, r.size()-cur.pos)
 		if r.GPU != 0 {
-			f.moves = append(f.moves, gpuMove{i, it, it.gpu.ranges[cur.i],
+			f.moves = append(f.moves, gpuMove{i, it, x.wayOf(it, cur.i),
 				gpuxfer.Item{Off: x.buf.off + at, Ptr: r.GPU + gpu.Ptr(r.Off+cur.pos), Len: take}})
 			cur.pos += take
 		} else {
@@ -52,13 +72,13 @@ func (f *flight) split(i int, it *item, cur *cursor, at, n int64) bool {
 // does not end in time costs its buffer.
 func (f *flight) move() {
 	for len(f.moves) > 0 {
-		first := f.moves[0].gpuRange
+		first := f.moves[0].gpuWay
 		var now []gpuxfer.Item
 		var of []gpuMove
 		rest := f.moves[:0]
 		m, end, err := f.s.gpu.way(first)
 		for _, mv := range f.moves {
-			if mv.gpuRange != first {
+			if mv.gpuWay != first {
 				rest = append(rest, mv)
 				continue
 			}
@@ -82,12 +102,15 @@ func (f *flight) move() {
 }
 
 // way gives the mover of a range and the staging memory as it sees it.
-func (g *gpuSide) way(r gpuRange) (*gpuxfer.Mover, gpuxfer.Endpoint, error) {
-	m, err := g.mover(r.dev)
+func (g *gpuSide) way(w gpuWay) (*gpuxfer.Mover, gpuxfer.Endpoint, error) {
+	m, err := g.mover(w.dev)
 	if err != nil {
 		return nil, nil, err
 	}
-	return m, gpuxfer.Staging(g.pin, r.why), nil
+	if w.tail {
+		return m, gpuxfer.Tail(g.pin, w.why), nil
+	}
+	return m, gpuxfer.Staging(g.pin, w.why), nil
 }
 
 // moved takes the answer of one move.
@@ -110,28 +133,6 @@ func (f *flight) moved(mv *gpuMove, err error) {
 		f.s.count.lostBuffers.Add(1)
 		if f.s.stage.lose(x.buf) {
 			f.s.gpu.giveUp(err)
-		}
-	}
-}
-
-// gather brings the values of GPUs into the staging memory, and computes the
-// checksums that waited for it.
-func (f *flight) gather() {
-	f.move()
-	for i := range f.xfers {
-		x := &f.xfers[i]
-		if x.it.gpu == nil || x.err != nil || x.it.v.noCRC {
-			continue
-		}
-		if x.buf.ok() {
-			x.it.crc = crcOf(x.it.crc, f.s.stage.bytes(x.buf, x.n))
-		} else {
-			for _, sg := range f.segs[x.segAt : x.segAt+x.nseg] {
-				x.it.crc = crcOf(x.it.crc, sg.Region.Bytes(sg.Off, sg.Len))
-			}
-		}
-		if end := x.off + x.n; end%PieceBytes == 0 || end == x.it.v.length {
-			x.it.endPiece(end)
 		}
 	}
 }

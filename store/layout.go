@@ -16,6 +16,7 @@ const (
 	superTail      = 128 * base.KiB // copies 2 and 3 begin this far before the end
 	marksOff       = 256 * base.KiB
 	marksCount     = 64
+	testOff        = 512 * base.KiB // of gpuxfer.TestBytes: patterns of self-tests
 	tableOff       = base.MiB       // slot table
 	tailReserve    = 256 * base.KiB // nothing but superblocks lies in it
 	slotRecordSize = 64             // bytes reserved in the slot table per block of slab space

@@ -255,9 +255,9 @@ func (it *item) endPiece(off int64) {
 
 // writeDirect sends whole blocks from the caller's region.
 func (r *runner) writeDirect(it *item, off, n int64) int64 {
-	if whole := n &^ (base.StoreBlock - 1); whole > 0 && it.cur.inRegion() {
+	if whole := r.straight(it, off, n); whole > 0 {
 		f := r.room()
-		at := len(f.segs)
+		at, peer := len(f.segs), it.cur.peer()
 		segs, got := it.cur.direct(whole, r.s.memAlign, f.segs)
 		f.segs = segs
 		if got == 0 {
@@ -265,9 +265,9 @@ func (r *runner) writeDirect(it *item, off, n int64) int64 {
 		}
 		for _, sg := range segs[at:] {
 			// The processor cannot read some memory.
-			it.v.noCRC = it.v.noCRC || sg.Region.Bytes(sg.Off, sg.Len) == nil
+			it.v.noCRC = it.v.noCRC || peer == nil && sg.Region.Bytes(sg.Off, sg.Len) == nil
 		}
-		f.addDirect(it, off, got, at)
+		f.addDirect(it, off, got, at, peer)
 		if f.full() {
 			r.launch() // the device writes while the processor computes the checksum
 		}
@@ -282,6 +282,7 @@ func (r *runner) writeDirect(it *item, off, n int64) int64 {
 // writeStaged copies up to n bytes into a bounce buffer. The rest of the last
 // block is zeroed.
 func (r *runner) writeStaged(it *item, off, n int64) int64 {
+	n = it.plainRun(n)
 	path := driver.PathKey{Path: driver.PathStaged, Write: true, Reason: reasonPlain}
 	if it.cur.inRegion() {
 		if n = min(n, it.cur.left()); n < base.StoreBlock {
@@ -295,7 +296,7 @@ func (r *runner) writeStaged(it *item, off, n int64) int64 {
 		}
 	}
 	if it.gpu != nil {
-		path = it.gpuPath(off, n, true)
+		path = it.gpuPath(r.s, off, n, true)
 	}
 	if it.refuse(r.s, path) {
 		return 0

@@ -35,7 +35,7 @@ func (r *runner) mayShare(g *getItem) bool {
 	if it.n == 0 || it.n > shareBytes || it.n == it.v.length || it.whole || r.s.opts.Strict {
 		return false
 	}
-	if it.verify || it.off%base.StoreBlock != 0 || !it.cur.inRegion() {
+	if it.verify || it.off%base.StoreBlock != 0 || r.straight(it, it.off, it.n) == 0 {
 		return true
 	}
 	cur := it.cur
@@ -116,7 +116,7 @@ func (r *runner) readAlone(all []*share) {
 		for k := 0; k < len(sh.gets) && sh.err != nil && r.err == nil; k++ {
 			g := sh.gets[k]
 			if g.it.err == nil {
-				g.it.cur = cursor{bufs: g.gi.Dst}
+				g.it.cur = cursor{bufs: g.gi.Dst, gpu: g.it.cur.gpu}
 				r.read(&g.it)
 			}
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ugds-store/ugds/alloc"
 	"github.com/ugds-store/ugds/driver"
+	gpuxfer "github.com/ugds-store/ugds/gpu/xfer"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/meta"
 )
@@ -277,6 +278,9 @@ func (s *Store) release(ctx context.Context, err error) error {
 		s.loops.Wait()
 	}
 	s.bg.Wait()
+	if e := s.gpu.closePairs(); err == nil {
+		err = e
+	}
 	if e := s.db.Close(ctx); err == nil {
 		err = e
 	}
@@ -310,6 +314,7 @@ type Stats struct {
 	Space   alloc.Stats        `json:"space"`
 	Paths   []driver.PathCount `json:"paths"`
 	GPUs    []GPUStat          `json:"gpus,omitempty"`
+	Pairs   []gpuxfer.Pair     `json:"pairs,omitempty"` // of devices and GPUs, as far as they were tested
 	Windows *WindowStats       `json:"windows,omitempty"`
 	// LostBuffers are staging buffers that a GPU may still use, and that are not
 	// used again: its copies did not end in time.
@@ -323,7 +328,7 @@ func (s *Store) Stats() Stats {
 	st := Stats{Rounds: s.count.rounds.Load(), RoundOps: s.count.roundOps.Load(),
 		Marks: s.count.marks.Load(), Withdrawn: s.count.withdrawn.Load(),
 		Resets: s.count.resets.Load(), Discards: s.count.discards.Load(),
-		Space: s.pool.Stats(), Paths: s.paths.Counts(), Meta: s.db.Metrics(), GPUs: s.gpu.stats(), Windows: s.win.stats(), LostBuffers: s.count.lostBuffers.Load()}
+		Space: s.pool.Stats(), Paths: s.paths.Counts(), Meta: s.db.Metrics(), GPUs: s.gpu.stats(), Pairs: s.gpu.known(), Windows: s.win.stats(), LostBuffers: s.count.lostBuffers.Load()}
 	st.Objects, st.IndexBytes = s.idx.bytes()
 	s.q.mu.Lock()
 	st.NotDurable = int64(len(s.q.ops) + len(s.q.round))

@@ -358,7 +358,7 @@ func (s *Store) copyWindows(all []windowGet) {
 				cur.skipEmpty()
 				r := &cur.bufs[cur.i]
 				n := min(left, p.from+p.n-off, r.size()-cur.pos)
-				f.moves = append(f.moves, gpuMove{k, it, gpuRange{dev: it.gpu.ranges[cur.i].dev},
+				f.moves = append(f.moves, gpuMove{k, it, gpuWay{dev: it.gpu.ranges[cur.i].dev},
 					gpuxfer.Item{End: p.end, Off: off - p.from, Ptr: r.GPU + gpu.Ptr(r.Off+cur.pos), Len: n}})
 				cur.pos += n
 				off, left = off+n, left-n

@@ -113,7 +113,7 @@ func (d *dataset) gpuRegister(s *store.Store) (undo func() error, err error) {
 func gpuNote(st store.Stats) string {
 	for _, g := range st.GPUs {
 		for _, p := range g.Paths {
-			if p.Path != driver.PathDirect {
+			if p.Path != driver.PathDirect && p.Path != driver.PathTail {
 				return g.Name + ": values pass host memory, since " + p.Reason
 			}
 		}
