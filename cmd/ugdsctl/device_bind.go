@@ -55,6 +55,7 @@ status 2.`,
 }
 
 func checkCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
+	var pairs bool
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "tell what this machine has for the direct path, and what it lacks",
@@ -65,6 +66,9 @@ refused, with the reason and what to do about it. It changes nothing and needs
 no rights.
 
 With --gpu it looks at that GPU as well; without, no library of a GPU is loaded.
+With --pairs it also opens the store and sends patterns between the GPU and
+each of its devices, through a place on the device that holds nothing: a line
+tells whether values go directly between them, or are staged and why.
 It ends with the settings of transfers and where each was set.
 
 A store works without all of it, through the kernel and host memory. So the exit
@@ -72,10 +76,12 @@ status is 0 whatever is found, unless the settings ask for the direct path
 (compat_mode OFF, strict) and something that it needs is missing: then it is 1.`,
 		Example: `  ugdsctl check
   ugdsctl check --gpu host
+  ugdsctl check --store DIR --gpu host --pairs
   ugdsctl check --json`,
 		Args: args(0, 0, "nothing"),
-		RunE: func(*cobra.Command, []string) error { return ctl.Check(e, t) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return ctl.Check(cmd.Context(), e, t, pairs) },
 	}
+	cmd.Flags().BoolVar(&pairs, "pairs", false, "test each device of the store with the GPU")
 	gpuLookFlags(cmd, t)
 	return cmd
 }

@@ -121,6 +121,7 @@ func documents(t *testing.T) map[string]*fields {
 		"fsck --store S --verify-data --repair --yes",
 		"demo --store D --size 16MiB",
 		"demo --store D --size 16MiB --gpu=host",
+		"check --store S --gpu host --pairs",
 		"replay --store P --trace TRACE --block-bytes 4KiB",
 		"replay --store P --trace TRACE --block-bytes 4KiB --gpu host",
 		"replay --store P --trace none --block-bytes 4KiB",

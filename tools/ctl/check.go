@@ -1,6 +1,7 @@
 package ctl
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -25,10 +26,14 @@ type checkDoc struct {
 // and what to do about what it lacks, with the settings of transfers and where each
 // was set. It changes nothing. A store works without all of it, through the kernel and
 // host memory, so it does not fail for what it finds, unless the settings ask for the
-// direct path. The library of a GPU is loaded only if the target names one.
-func Check(e *Env, t *Target) error { return e.fail(verbCheck, checkMachine(e, t)) }
+// direct path. The library of a GPU is loaded only if the target names one. With pairs
+// it also sends patterns between the GPU and each device of the store, for which it
+// opens the store.
+func Check(ctx context.Context, e *Env, t *Target, pairs bool) error {
+	return e.fail(verbCheck, checkMachine(ctx, e, t, pairs))
+}
 
-func checkMachine(e *Env, t *Target) error {
+func checkMachine(ctx context.Context, e *Env, t *Target, pairs bool) error {
 	set, err := e.gpuSettings(t)
 	if err != nil {
 		return err
@@ -44,6 +49,14 @@ func checkMachine(e *Env, t *Target) error {
 			g.close()
 		}
 	}
+	if pairs {
+		if t.Dir == "" || t.GPU == "" {
+			return usage(verbCheck, "--pairs needs --store and --gpu")
+		}
+		if err := e.with(ctx, verbCheck, t, false, doc.pairs); err != nil {
+			return err
+		}
+	}
 	lacks := lacking(doc.Findings, set)
 	doc.Findings = append(doc.Findings, lacks...)
 	if e.JSON {
@@ -53,6 +66,22 @@ func checkMachine(e *Env, t *Target) error {
 	}
 	if err == nil && len(lacks) > 0 {
 		err = quietly(ExitFailure)
+	}
+	return err
+}
+
+// pairs tests each device of a store with its GPU.
+func (doc *checkDoc) pairs(s *session) error {
+	list, err := s.TestGPU(s.gpu.Index)
+	for _, p := range list {
+		f := probe.Finding{Name: fmt.Sprintf("gpu %d and %s", p.GPU, p.Target), Verdict: probe.Good, Reason: "patterns arrive in both directions, directly"}
+		if !p.Direct {
+			f.Verdict, f.Reason = probe.Fallback, "staged: "+p.Reason
+		}
+		if p.Err != nil {
+			f.Reason += ": " + p.Err.Error()
+		}
+		doc.Findings = append(doc.Findings, f)
 	}
 	return err
 }

@@ -22,9 +22,9 @@ func checked(t *testing.T, e Env, target Target) (string, checkDoc, int) {
 	t.Helper()
 	var text, doc bytes.Buffer
 	e.Stdout = &text
-	err := Check(&e, &target)
+	err := Check(t.Context(), &e, &target, false)
 	e.Stdout, e.JSON = &doc, true
-	again := Check(&e, &target)
+	again := Check(t.Context(), &e, &target, false)
 	var d checkDoc
 	if jerr := json.Unmarshal(doc.Bytes(), &d); jerr != nil || ExitCode(err) != ExitCode(again) {
 		t.Fatalf("%v, %v, %v: %s", jerr, err, again, &doc)
@@ -67,7 +67,7 @@ func TestT16Check(t *testing.T) {
 			t.Errorf("%+v: exit status %d\n%s", c.target, code, text)
 		}
 	}
-	if err := Check(&Env{Stdout: new(bytes.Buffer)}, &Target{GPU: "host:7"}); !errors.Is(err, base.ErrNotFound) {
+	if err := Check(t.Context(), &Env{Stdout: new(bytes.Buffer)}, &Target{GPU: "host:7"}, false); !errors.Is(err, base.ErrNotFound) {
 		t.Error(err)
 	}
 }
@@ -111,5 +111,30 @@ func TestBARBytes(t *testing.T) {
 	}
 	if n := barBytes(root, "0000:18:00.0"); n != 0 {
 		t.Error(n)
+	}
+}
+
+// TestCheckPairs: the devices of a store are tested with a GPU.
+func TestCheckPairs(t *testing.T) {
+	l := newLab(t)
+	dir := t.TempDir()
+	model := &Target{Dir: filepath.Join(dir, "s"), Devices: []string{"sim:size=64MiB,path=" + filepath.Join(dir, "model")}}
+	if err := Format(t.Context(), l.Env, model, FormatOptions{Yes: true}); err != nil {
+		t.Fatal(err)
+	}
+	for dir, want := range map[string]string{l.target.Dir: "staged: the device takes no dma-bufs", model.Dir: "both directions"} {
+		l.out.Reset()
+		if err := Check(t.Context(), l.Env, &Target{Dir: dir, GPU: "host"}, true); err != nil {
+			t.Fatal(err)
+		}
+		i := strings.Index(l.out.String(), "gpu 0 and ")
+		if line, _, _ := strings.Cut(l.out.String()[max(i, 0):], "\n"); i < 0 || !strings.Contains(line, want) {
+			t.Errorf("%q, want %q", line, want)
+		}
+	}
+	for _, bad := range []*Target{{GPU: "host"}, {Dir: model.Dir}} {
+		if err := Check(t.Context(), l.Env, bad, true); ExitCode(err) != ExitUsage {
+			t.Errorf("%+v: %v", bad, err)
+		}
 	}
 }
