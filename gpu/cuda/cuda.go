@@ -111,6 +111,26 @@ func Open(o Options) (*Backend, error) {
 	return b, nil
 }
 
+// Load opens another C library of the vendor with this package's dynamic linker.
+// ErrNotSupported where it cannot be loaded or lacks a function, and in builds with the
+// tag nogpu.
+func Load(symbols []dl.Symbol, names ...string) (*dl.Library, error) {
+	link, err := linker()
+	if err != nil {
+		return nil, err
+	}
+	return dl.Open(link, symbols, names...)
+}
+
+// Use runs fn on a locked thread in the primary context of GPU index: for calls of
+// other libraries of the vendor.
+func (b *Backend) Use(index int, fn func() error) error {
+	if index < 0 || index >= len(b.devs) {
+		return base.Errorf("use", "gpu", base.ErrNotFound, "number %d of %d", index, len(b.devs))
+	}
+	return b.devs[index].(*device).use(fn)
+}
+
 // Name is "cuda".
 func (b *Backend) Name() string { return "cuda" }
 

@@ -85,32 +85,58 @@ func (s *stream) do(op string, sym int, args ...uintptr) error {
 
 // Copy is cuMemcpyHtoDAsync_v2 and cuMemcpyDtoHAsync_v2.
 func (s *stream) Copy(list ...gpu.Copy) error {
-	return s.d.b.with(s.ctx, func() error {
-		for i := range list {
-			c := &list[i]
-			if len(c.Host) == 0 {
-				continue
-			}
-			host, n := dl.Addr(c.Host), uintptr(len(c.Host))
-			var err error
-			if c.ToHost {
-				err = s.do("copy from", cuMemcpyDtoHAsync, host, uintptr(c.Dev), n, s.handle)
-			} else {
-				err = s.do("copy to", cuMemcpyHtoDAsync, uintptr(c.Dev), host, n, s.handle)
-			}
-			if err != nil {
-				return err
-			}
+	return s.d.b.with(s.ctx, func() error { return s.copyAll(list) })
+}
+
+func (s *stream) copyAll(list []gpu.Copy) error {
+	for i := range list {
+		c := &list[i]
+		if len(c.Host) == 0 {
+			continue
 		}
-		return nil
+		host, n := dl.Addr(c.Host), uintptr(len(c.Host))
+		var err error
+		if c.ToHost {
+			err = s.do("copy from", cuMemcpyDtoHAsync, host, uintptr(c.Dev), n, s.handle)
+		} else {
+			err = s.do("copy to", cuMemcpyHtoDAsync, uintptr(c.Dev), host, n, s.handle)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// CopyTick is Copy and Tick in one visit to the context, see gpu.CopyTick.
+func (s *stream) CopyTick(list ...gpu.Copy) (uint64, error) {
+	if !s.d.info.MemOps {
+		if err := s.Copy(list...); err != nil {
+			return 0, err
+		}
+		return s.Tick()
+	}
+	n := s.ticks + 1
+	err := s.d.b.with(s.ctx, func() error {
+		if err := s.copyAll(list); err != nil {
+			return err
+		}
+		return s.writeCell(s.cell.page.Ptr()+gpu.Ptr(s.cell.off), n)
 	})
+	if err != nil {
+		return 0, err
+	}
+	s.ticks = n
+	return n, nil
 }
 
 // WriteCell is cuStreamWriteValue64_v2.
 func (s *stream) WriteCell(p gpu.Ptr, v uint64) error {
-	return s.d.b.with(s.ctx, func() error {
-		return s.do("write cell by", cuStreamWriteValue64, s.handle, uintptr(p), uintptr(v), 0)
-	})
+	return s.d.b.with(s.ctx, func() error { return s.writeCell(p, v) })
+}
+
+func (s *stream) writeCell(p gpu.Ptr, v uint64) error {
+	return s.do("write cell by", cuStreamWriteValue64, s.handle, uintptr(p), uintptr(v), 0)
 }
 
 // AwaitCell is cuStreamWaitValue64_v2 with CU_STREAM_WAIT_VALUE_GEQ.
