@@ -12,20 +12,22 @@ import (
 
 // TestT27T29BounceCopies: memory that is not registered, and here every other, is
 // reached through bounce buffers: a copy for each of their sizes, and none is larger.
+// Buffers that are large beside the request are filled in part unless a task size says
+// otherwise.
 // The twin without a direct path: registered memory takes as many.
 func TestT27T29BounceCopies(t *testing.T) {
 	const n = 6 << 20
 	data := noise(t, n)
 	for _, c := range []struct {
-		chunk, copies int64
-	}{{2 << 20, 3}, {1 << 20, 6}, {xfer.MinChunk, n / xfer.MinChunk}} {
+		chunk, task, copies int64
+	}{{2 << 20, 2 << 20, 3}, {1 << 20, 1 << 20, 6}, {512 << 10, 0, 12}, {xfer.MinChunk, 0, n / xfer.MinChunk}} {
 		for _, registered := range []bool{false, true} {
 			var copies, largest atomic.Int64
 			r := newRig(t, host.Options{Faults: host.Faults{Queue: func(c gpu.Copy) error {
 				copies.Add(1)
 				largest.Store(max(largest.Load(), int64(len(c.Host))))
 				return nil
-			}}}, xfer.Options{ChunkBytes: c.chunk, Lanes: 1})
+			}}}, xfer.Options{ChunkBytes: c.chunk, TaskBytes: c.task, Lanes: 1})
 			if registered {
 				reg, err := r.tab.Register(r.mem.Ptr(), n)
 				if err != nil {

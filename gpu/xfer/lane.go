@@ -3,6 +3,8 @@ package xfer
 import (
 	"context"
 	"errors"
+	"runtime"
+	"time"
 
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/gpu"
@@ -19,15 +21,16 @@ type lane struct {
 	stream gpu.Stream
 	mem    gpu.HostMemory
 	region *driver.Region // the same memory, for devices
-	slots  []slot
-	next   int
-	sick   *doubt // the stream failed, or a copy did not end in time
+	slots  []slot         // what the memory is cut into, see cut
+	sick   *doubt         // the stream failed, or a copy did not end in time
 }
 
 // slot is one bounce buffer of a lane.
 type slot struct {
-	at   int64  // where it begins in the lane's memory
+	at   int64 // where it begins in the lane's memory
+	size int64
 	tick uint64 // the copy that used it last has ended at this tick; 0 none
+	busy bool   // it was acquired and not given back: no copy that ends frees it
 	work work
 	off  int64 // of the chunk in the request
 	n    int64
@@ -47,11 +50,28 @@ func (m *Mover) newLane() (*lane, error) {
 	if err != nil {
 		return nil, errors.Join(err, mem.Close())
 	}
-	l := &lane{m: m, stream: s, mem: mem, region: driver.NewRegion(mem.Bytes()), slots: make([]slot, m.opt.Depth)}
-	for i := range l.slots {
-		l.slots[i].at = int64(i) * m.slotBytes()
-	}
+	l := &lane{m: m, stream: s, mem: mem, region: driver.NewRegion(mem.Bytes())}
+	l.cut(m.opt.ChunkBytes)
 	return l, nil
+}
+
+// maxSlots bounds the buffers that the memory of a lane is cut into, unless Depth is
+// more.
+const maxSlots = 16
+
+// cut makes buffers for chunks of n bytes, at most ChunkBytes, of the lane's memory:
+// the smaller they are the more, so that as many bytes can be under way. Nothing is.
+func (l *lane) cut(n int64) {
+	size := base.AlignUp(n, gpu.HostPage) + slack
+	count := int(min(l.m.laneBytes()/size, max(maxSlots, int64(l.m.opt.Depth))))
+	if cap(l.slots) < count {
+		l.slots = make([]slot, count)
+	}
+	l.slots = l.slots[:count]
+	for i := range l.slots {
+		s := &l.slots[i]
+		s.at, s.size, s.tick, s.busy = int64(i)*size, size, 0, false
+	}
 }
 
 // grow makes a lane if there may be one more; nil, nil if not.
@@ -85,7 +105,6 @@ func (m *Mover) pop() *lane {
 	}
 	l := m.idle[last]
 	m.idle = m.idle[:last]
-	l.next = 0 // the buffer that is warm
 	return l
 }
 
@@ -97,6 +116,13 @@ func (m *Mover) try() (*lane, error) {
 	default:
 		return m.grow()
 	}
+}
+
+// alone tells whether at most one lane is at work.
+func (m *Mover) alone() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.made-len(m.idle)-len(m.lost) <= 1
 }
 
 // take waits for a lane until ctx ends.
@@ -160,9 +186,15 @@ func InDoubt(err error) bool {
 	return errors.As(err, &d)
 }
 
-// quickLoads is how often await looks before it waits in earnest: a few
-// microseconds.
-const quickLoads = 4096
+// How await looks before it makes a timer: often between letting others run, which
+// costs a microsecond even if there are none; on a machine of more than fewProcessors
+// it does that only after longLoads, the time of a copy of 2 MiB.
+const (
+	quickLoads    = 1024
+	longLoads     = 24 * quickLoads
+	fewProcessors = 4
+	quickFor      = time.Millisecond
+)
 
 // await waits until the stream passed tick n. The bound is the device's, not
 // the caller's: past it the lane is sick.
@@ -173,10 +205,8 @@ func (l *lane) await(n uint64) error {
 	if n == 0 {
 		return nil
 	}
-	for range quickLoads { // most waits end before a timer is made
-		if int64(l.stream.Ticked()-n) >= 0 {
-			return nil
-		}
+	if l.soon(n) {
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), l.m.opt.CopyTimeout)
 	defer cancel()
@@ -184,6 +214,35 @@ func (l *lane) await(n uint64) error {
 		return l.fail(err)
 	}
 	return nil
+}
+
+// soon tells whether the stream passes tick n within a moment.
+func (l *lane) soon(n uint64) bool {
+	loads := l.m.loads
+	for end := time.Now().Add(quickFor); ; runtime.Gosched() {
+		for range loads {
+			if int64(l.stream.Ticked()-n) >= 0 {
+				return true
+			}
+		}
+		if time.Now().After(end) {
+			return false
+		}
+		loads = quickLoads
+	}
+}
+
+// copy queues copies and the tick after them. After an error nothing of it is under
+// way, or the lane is sick.
+func (l *lane) copy(list ...gpu.Copy) (uint64, error) {
+	n, err := gpu.CopyTick(l.stream, list...)
+	if err == nil {
+		return n, nil
+	}
+	if bad := l.settle(); bad != nil {
+		return 0, bad
+	}
+	return 0, err
 }
 
 // tick marks what was queued. An error makes the lane sick: it is not known
@@ -205,12 +264,28 @@ func (l *lane) settle() error {
 	return l.await(n)
 }
 
-// acquire gives the next slot of the ring once its last copy has ended.
+// acquire gives a slot whose last copy has ended: the first such one, since its memory
+// is in the caches. It waits for the oldest copy if none has.
 func (l *lane) acquire() (*slot, error) {
-	s := &l.slots[l.next]
-	if err := l.await(s.tick); err != nil {
+	if l.sick != nil {
+		return nil, l.sick
+	}
+	var oldest *slot
+	passed := l.stream.Ticked()
+	for i := range l.slots {
+		s := &l.slots[i]
+		switch {
+		case s.busy:
+		case s.tick == 0 || int64(passed-s.tick) >= 0:
+			s.busy = true
+			return s, nil
+		case oldest == nil || int64(s.tick-oldest.tick) < 0:
+			oldest = s
+		}
+	}
+	if err := l.await(oldest.tick); err != nil {
 		return nil, err
 	}
-	l.next = (l.next + 1) % len(l.slots)
-	return s, nil
+	oldest.busy = true
+	return oldest, nil
 }

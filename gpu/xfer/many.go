@@ -224,6 +224,7 @@ func (g *group) run() error {
 }
 
 func (g *group) worker(l *lane) {
+	l.cut(g.m.opt.ChunkBytes)
 	var mine []pack
 	for {
 		i := int(g.next.Add(1)) - 1
@@ -243,6 +244,9 @@ func (g *group) worker(l *lane) {
 			g.gather(l, s, parts)
 		default:
 			g.scatter(l, s, parts)
+		}
+		if s != nil {
+			s.busy = false
 		}
 	}
 	if err := l.settleAll(); err != nil { // it is not known which moves ended
@@ -434,7 +438,7 @@ func (g *group) carry(l *lane, s *slot, parts []part, toHost bool) error {
 // kernel puts the table of the count small moves at the end of the slot and
 // launches it.
 func (g *group) kernel(l *lane, s *slot, parts []part, count int, toHost bool) error {
-	at := s.at + g.m.slotBytes() - int64(count)*gpu.MoveBytes
+	at := s.at + s.size - int64(count)*gpu.MoveBytes
 	table := l.bytes(at, int64(count)*gpu.MoveBytes)
 	k := 0
 	for i := range parts {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/gpu"
@@ -41,6 +42,10 @@ type job struct {
 	stop  atomic.Bool
 	doubt atomic.Bool // a copy may still be under way when it ended
 
+	first   *lane
+	more    int64 // how many lanes it may have besides those it has; the first worker's
+	workers sync.WaitGroup
+
 	mu     sync.Mutex
 	failAt int64 // lowest offset that did not move; n if none
 	err    error
@@ -70,6 +75,9 @@ func (m *Mover) move(ctx context.Context, e Endpoint, off int64, p gpu.Ptr, n in
 		return j.whole(first, reg)
 	}
 	j.size, j.skew = m.chunkFor(n), off&(gpu.HostPage-1)
+	if m.opt.TaskBytes == 0 && !m.alone() {
+		j.size = min(max(j.size, sharedChunk), m.opt.ChunkBytes)
+	}
 	done := make(chan struct{})
 	if ctx.Done() == nil { // nothing can end the wait early
 		j.run(first, reg, done)
@@ -218,14 +226,33 @@ func (m *Mover) dismiss(reg *gpu.Registration) {
 // the copies overlap, in bytes.
 const fineChunk = 256 * base.KiB
 
-// chunkFor is the size of the chunks of a request of n bytes.
+// sharedChunk is down to where requests are cut while others are under way: it is those
+// that the copies overlap with.
+const sharedChunk = base.MiB
+
+// chunkFor is the size of the chunks of a request of n bytes: it grows with the root
+// of n. So small requests have several chunks, to overlap the reading of one with the
+// copy of another, and large ones spend little on each copy: 256 KiB of 1 MiB, 1 MiB of
+// 16 MiB, 4 MiB of 256 MiB and more (docs/performance-gpu.md has what was measured).
 func (m *Mover) chunkFor(n int64) int64 {
 	if m.opt.TaskBytes > 0 {
 		return min(m.opt.TaskBytes, m.opt.ChunkBytes)
 	}
-	share := base.AlignUp(n/int64(2*m.opt.Threads)+1, gpu.HostPage)
-	return min(m.opt.ChunkBytes, max(share, fineChunk))
+	share := int64(fineChunk)
+	for ; share < m.opt.ChunkBytes && n >= 4*base.MiB; n /= 4 {
+		share *= 2
+	}
+	return min(share, m.opt.ChunkBytes)
 }
+
+// Requests for data that the processor copies, of less than sharedFrom bytes, have a
+// worker only for each workerBytes of them if they are read at cachedRate or more bytes
+// a second: to start one takes as long as to copy half a megabyte.
+const (
+	sharedFrom  = 8 * base.MiB
+	workerBytes = 2 * base.MiB
+	cachedRate  = 2 * base.GiB
+)
 
 // run has a worker a lane, the first one here.
 func (j *job) run(first *lane, reg *gpu.Registration, done chan struct{}) {
@@ -235,17 +262,31 @@ func (j *job) run(first *lane, reg *gpu.Registration, done chan struct{}) {
 		j.m.give(first)
 		return
 	}
-	var wg sync.WaitGroup
 	chunks := (j.n + j.skew + j.size - 1) / j.size
-	for more := min(int64(j.m.opt.Threads), chunks) - 1; more > 0; more-- {
-		l, _ := j.m.try() // without it the others do the work
-		if l == nil {
-			break
+	j.first, j.more = first, min(int64(j.m.opt.Threads), chunks)-1
+	first.cut(j.size)
+	if j.more > 0 && !j.write && !j.e.async() && j.n < sharedFrom {
+		began := time.Now()
+		if j.fillOne(first) && time.Since(began).Seconds()*cachedRate < float64(j.size) {
+			j.more = min(j.more, (j.n-1)/workerBytes)
 		}
-		wg.Go(func() { j.worker(l) })
 	}
 	j.worker(first)
-	wg.Wait()
+	j.workers.Wait()
+}
+
+// recruit gives the request the lanes that are idle, as long as it may have more and
+// there is something left to do. The first worker asks, before each chunk.
+func (j *job) recruit(l *lane) {
+	for l == j.first && j.more > 0 && j.next.Load() < j.n+j.skew {
+		idle, _ := j.m.try() // without it the others do the work
+		if idle == nil {
+			return
+		}
+		j.more--
+		idle.cut(j.size)
+		j.workers.Go(func() { j.worker(idle) })
+	}
 }
 
 func (j *job) worker(l *lane) {
@@ -302,11 +343,7 @@ func (j *job) chunk() (off, n int64, ok bool) {
 // of the wait goes on without the caller.
 func (j *job) whole(l *lane, reg *gpu.Registration) (int64, error) {
 	mem := j.e.(*pinned).mem.Bytes()
-	var tick uint64
-	err := l.stream.Copy(gpu.Copy{Dev: j.ptr, Host: mem[j.off : j.off+j.n], ToHost: j.write})
-	if err == nil {
-		tick, err = l.tick()
-	}
+	tick, err := l.copy(gpu.Copy{Dev: j.ptr, Host: mem[j.off : j.off+j.n], ToHost: j.write})
 	end := func() error {
 		if err == nil {
 			err = l.await(tick)
@@ -318,7 +355,7 @@ func (j *job) whole(l *lane, reg *gpu.Registration) (int64, error) {
 		j.m.letGo(reg, InDoubt(err))
 		return err
 	}
-	if err == nil && j.ctx.Done() != nil {
+	if err == nil && j.ctx.Done() != nil && !l.soon(tick) {
 		c, cancel := context.WithTimeout(j.ctx, j.m.opt.CopyTimeout)
 		late := l.stream.WaitTick(c, tick)
 		cancel()
@@ -337,27 +374,25 @@ func (j *job) whole(l *lane, reg *gpu.Registration) (int64, error) {
 // fill reads chunks into slots and copies them to the GPU. As many chunks are
 // under way as the endpoint can have.
 func (j *job) fill(l *lane) {
-	ahead := 1
-	if j.e.async() {
-		ahead = len(l.slots)
+	if !j.e.async() {
+		j.recruit(l)
+		for j.fillOne(l) {
+			j.recruit(l)
+		}
+		return
 	}
 	var begun []*slot
 	for {
+		j.recruit(l)
 		off, n, ok := j.chunk()
 		if !ok {
 			break
 		}
-		if len(begun) == ahead {
+		if len(begun) == len(l.slots) {
 			j.load(l, begun[0])
 			begun = begun[1:]
 		}
-		s, err := l.acquire()
-		if err == nil {
-			s.off, s.n = off, n
-			if s.lead, _, err = j.e.place(j.off+off, n, false); err == nil {
-				err = j.e.begin(j.ctx, l, s.at, j.off+off, n, false, &s.work)
-			}
-		}
+		s, err := j.begin(l, off, n)
 		if err != nil {
 			j.fail(off, err)
 			break
@@ -369,14 +404,40 @@ func (j *job) fill(l *lane) {
 	}
 }
 
+// fillOne reads one chunk and queues its copy; false when there is none left.
+func (j *job) fillOne(l *lane) bool {
+	off, n, ok := j.chunk()
+	if !ok {
+		return false
+	}
+	s, err := j.begin(l, off, n)
+	if err != nil {
+		j.fail(off, err)
+		return false
+	}
+	j.load(l, s)
+	return true
+}
+
+// begin starts reading a chunk into the next slot.
+func (j *job) begin(l *lane, off, n int64) (*slot, error) {
+	s, err := l.acquire()
+	if err != nil {
+		return nil, err
+	}
+	s.off, s.n = off, n
+	if s.lead, _, err = j.e.place(j.off+off, n, false); err == nil {
+		err = j.e.begin(j.ctx, l, s.at, j.off+off, n, false, &s.work)
+	}
+	return s, err
+}
+
 // load waits for the bytes of a slot and queues their copy to the GPU.
 func (j *job) load(l *lane, s *slot) {
 	moved, carried, err := j.e.end(&s.work)
+	s.busy, s.tick = false, 0
 	if moved > 0 && err == nil {
-		c := gpu.Copy{Dev: j.ptr + gpu.Ptr(s.off), Host: l.bytes(s.at+s.lead, moved)}
-		if err = l.stream.Copy(c); err == nil {
-			s.tick, err = l.tick()
-		}
+		s.tick, err = l.copy(gpu.Copy{Dev: j.ptr + gpu.Ptr(s.off), Host: l.bytes(s.at+s.lead, moved)})
 	}
 	if err == nil && moved < s.n {
 		err = io.EOF
@@ -409,6 +470,7 @@ func okay(err error) int64 {
 func (j *job) drain(l *lane) {
 	var queued []*slot
 	for {
+		j.recruit(l)
 		off, n, ok := j.chunk()
 		if !ok {
 			break
@@ -421,10 +483,7 @@ func (j *job) drain(l *lane) {
 		if err == nil {
 			if s.lead, _, err = j.e.place(j.off+off, n, true); err == nil {
 				s.off, s.n = off, n
-				err = l.stream.Copy(gpu.Copy{Dev: j.ptr + gpu.Ptr(off), Host: l.bytes(s.at+s.lead, n), ToHost: true})
-			}
-			if err == nil {
-				s.tick, err = l.tick()
+				s.tick, err = l.copy(gpu.Copy{Dev: j.ptr + gpu.Ptr(off), Host: l.bytes(s.at+s.lead, n), ToHost: true})
 			}
 		}
 		if err != nil {
@@ -440,6 +499,7 @@ func (j *job) drain(l *lane) {
 
 // store waits for a copy from the GPU and writes its bytes.
 func (j *job) store(l *lane, s *slot) {
+	defer func() { s.busy = false }()
 	err := l.await(s.tick)
 	var moved, carried int64
 	if err == nil {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"sync"
-	"sync/atomic"
 
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/gpu"
@@ -26,11 +25,19 @@ const (
 	// MinWindow is the least WindowBytes that is not 0: smaller windows cost more
 	// than they save.
 	MinWindow = base.MiB
-	// windowLanes is the most lanes that windows of one request use: the library
-	// registers one after the other, and two let it do so while another is copied.
-	windowLanes = 2
-	// missingShare is which share of a range may be missing in the page cache.
-	missingShare = 8
+	// A request has a few windows, so that one is registered while another is copied,
+	// but none of less than fineWindow bytes: registering has a price of its own.
+	windowParts = 4
+	fineWindow  = 8 * base.MiB
+	// heldWindows is how many windows a request holds at most. The end of a window waits
+	// for the copies from all of them, so that windows end together.
+	heldWindows = 32
+	// missingShare is which share of a range may be missing in the page cache. That is
+	// judged by one page of fineSamples, or about missingSamples of them in all: to look
+	// at all of them takes as long as to copy them.
+	missingShare   = 8
+	fineSamples    = 128
+	missingSamples = 256
 )
 
 // Window is cached file data in the reach of a GPU: mapped, and registered for
@@ -134,67 +141,78 @@ func notCached(s driver.Mapper, off, n int64) string {
 		return ReasonNoMapping
 	}
 	defer unmap()
-	in, err := unix.Resident(mem)
-	if err != nil || int64(len(mem))-in > int64(len(mem))/missingShare {
+	pages := int64(len(mem)) / gpu.HostPage
+	step := max(min(fineSamples, pages/16), pages/missingSamples, 1)
+	var looked, missing int64
+	for from := int64(0); from < pages; from += step {
+		at := min(from+from*7919%step, pages-1) * gpu.HostPage // no pattern in which somebody reads
+		in, err := unix.Resident(mem[at : at+1])
+		if err != nil {
+			return ReasonNotCached
+		}
+		if looked++; in == 0 {
+			missing++
+		}
+	}
+	if missing > looked/missingShare {
 		return ReasonNotCached
 	}
 	return ""
 }
 
-// runWindows moves n bytes, a window after the other in each lane, two lanes at a
-// time. It gives the reason of the first window that failed, or "".
-func (j *job) runWindows(first *lane, s driver.Mapper, n int64) string {
-	lanes := min(int64(j.m.opt.Threads), windowLanes)
-	size := min(j.m.opt.WindowChunk, base.AlignUp(n/lanes+1, base.MiB))
+// runWindows moves n bytes, a window after the other: one is registered while the one
+// before it is copied. The library registers one at a time, so that more lanes would
+// gain nothing. It gives the reason of the first window that failed, or "".
+func (j *job) runWindows(l *lane, s driver.Mapper, n int64) string {
+	size := min(j.m.opt.WindowChunk, max(fineWindow, base.AlignUp(n/windowParts, base.MiB)))
 	skew := j.off & (gpu.HostPage - 1)
-	var next atomic.Int64
-	var failed atomic.Bool
-	work := func(l *lane) {
-		for !failed.Load() {
-			from := next.Add(size) - size - skew
-			off, end := max(from, 0), min(from+size, n)
-			if off >= end {
-				return
-			}
-			if j.ctx.Err() != nil || j.window(l, s, off, end-off) != nil { // the plain way sees the end of ctx too
-				failed.Store(true)
+	var open []*Window
+	var err error
+	for at := -skew; at < n && err == nil; at += size {
+		if len(open) == heldWindows {
+			err = j.endWindows(l, open)
+			open = open[:0]
+		}
+		if err == nil {
+			err = j.ctx.Err() // the plain way sees the end of ctx too
+		}
+		if err == nil {
+			from := max(at, 0)
+			var w *Window
+			if w, err = j.window(l, s, from, min(at+size, n)-from); w != nil {
+				open = append(open, w)
 			}
 		}
 	}
-	var wg sync.WaitGroup
-	for more := min(lanes, (n+skew+size-1)/size); more > 1; more-- {
-		l, _ := j.m.try()
-		if l == nil {
-			break
-		}
-		wg.Go(func() {
-			work(l)
-			j.m.give(l)
-		})
-	}
-	work(first)
-	wg.Wait()
-	if failed.Load() {
+	if end := j.endWindows(l, open); err != nil || end != nil {
 		return ReasonRefused
 	}
 	return ""
 }
 
-// window moves n bytes at byte off of the request by one copy.
-func (j *job) window(l *lane, s driver.Mapper, off, n int64) error {
+// window opens the window of n bytes at byte off of the request, and queues the copy.
+func (j *job) window(l *lane, s driver.Mapper, off, n int64) (*Window, error) {
 	at := (j.off + off) &^ (gpu.HostPage - 1)
 	lead := j.off + off - at
 	w, err := OpenWindow(j.m.dev, s, at, lead+n)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	err = l.stream.Copy(gpu.Copy{Dev: j.ptr + gpu.Ptr(off), Host: w.pin.Bytes()[lead : lead+n]})
-	if err != nil {
-		return errors.Join(err, w.Close())
+	return w, l.stream.Copy(gpu.Copy{Dev: j.ptr + gpu.Ptr(off), Host: w.pin.Bytes()[lead : lead+n]})
+}
+
+// endWindows waits for the copies and ends their windows.
+func (j *job) endWindows(l *lane, open []*Window) error {
+	if len(open) == 0 {
+		return nil
 	}
 	if err := l.settle(); err != nil {
 		j.doubt.Store(true)
-		return err // the copy may still run: the window stays
+		return err // copies may still run: the windows stay
 	}
-	return w.Close()
+	var errs []error
+	for _, w := range open {
+		errs = append(errs, w.Close())
+	}
+	return errors.Join(errs...)
 }

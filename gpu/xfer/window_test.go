@@ -19,6 +19,7 @@ import (
 type seen struct {
 	*file.File
 	reads, maps, open int
+	most              int // mappings at a time
 	onStamp           func(i int)
 	stamps            int
 	mapErr            error
@@ -36,6 +37,7 @@ func (s *seen) MapRead(off, n int64) ([]byte, func() error, error) {
 		return nil, nil, err
 	}
 	s.open++
+	s.most = max(s.most, s.open)
 	return b, func() error { s.open--; return unmap() }, nil
 }
 
@@ -96,6 +98,36 @@ func TestWindowOfOneCall(t *testing.T) {
 		}
 		if p := pathOf(t, r.m); p.Path != driver.PathWindow || p.Reason != xfer.ReasonWindow || p.Bytes != want || s.reads != 0 {
 			t.Errorf("%v: %+v, %d reads", c, p, s.reads)
+		}
+	}
+}
+
+// TestWindowsOfOneRequest: a request of several windows holds them until their copies
+// ended, but not more than 32 at a time, and gives the same bytes.
+func TestWindowsOfOneRequest(t *testing.T) {
+	const most = 32
+	for _, c := range [][2]int64{{4097, 3<<20 + 5}, {0, most << 20}, {100, (most + 1) << 20}} {
+		off, n := c[0], c[1]
+		data := bytes.Repeat(noise(t, 65521), int(off+n)/65521+2)
+		data = data[:off+n+99]
+		r, s := newRig(t, host.Options{}, xfer.Options{Lanes: 1, WindowBytes: xfer.MinWindow, WindowChunk: base.MiB}), newSeen(t, data)
+		mem, err := r.d.Alloc(n + 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer mem.Close()
+		r.poke(mem.Ptr(), bytes.Repeat([]byte{0xee}, int(n+64)))
+		if got, err := r.m.Read(ctx(t), xfer.File(s), off, mem.Ptr(), n); got != n || err != nil {
+			t.Fatalf("%v: %d, %v", c, got, err)
+		}
+		all := r.peek(mem.Ptr(), n+64)
+		if !bytes.Equal(all[:n], data[off:off+n]) || bytes.Count(all[n:], []byte{0xee}) != 64 {
+			t.Errorf("%v: other bytes, or beside them", c)
+		}
+		pieces := (n + off%gpu.HostPage + base.MiB - 1) / base.MiB
+		if p := pathOf(t, r.m); p.Path != driver.PathWindow || p.Bytes != n || s.reads != 0 ||
+			s.maps != int(pieces)+1 || s.most != int(min(pieces, most)) {
+			t.Errorf("%v: %+v, %d reads, %d mappings, %d at a time", c, p, s.reads, s.maps, s.most)
 		}
 	}
 }

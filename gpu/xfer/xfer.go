@@ -19,6 +19,7 @@ package xfer
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,12 +49,19 @@ const (
 	MaxSmall = 64 * base.KiB // values up to this may share a buffer
 )
 
+// pinnedDefault is what the bounce buffers of all lanes should not exceed by default,
+// in bytes.
+const pinnedDefault = 64 * base.MiB
+
 // Options of New. The zero value works.
 type Options struct {
 	// ChunkBytes is the size of a bounce buffer and the largest unit of staging,
-	// a multiple of 4 KiB; small requests are cut finer. Default 2 MiB.
+	// a multiple of 4 KiB; small requests are cut finer. The default is 4 MiB, less
+	// where the buffers of all lanes together would have more than 64 MiB, and at
+	// least 2 MiB.
 	ChunkBytes int64
-	// Depth is the number of bounce buffers of a lane. Default 2.
+	// Depth is the number of bounce buffers of a lane; requests in smaller chunks have
+	// more, of the same memory. Default 2.
 	Depth int
 	// Lanes bounds what is under way: streams, threads, and with the buffers
 	// the pinned memory. Default 16.
@@ -68,7 +76,7 @@ type Options struct {
 	// the end of a window hangs, and copies of other threads with it. A mover with an
 	// Order uses none.
 	WindowBytes int64
-	// WindowChunk bounds one window of a request, in bytes. Default 64 MiB.
+	// WindowChunk bounds one window of a request, in bytes. Default 32 MiB.
 	WindowChunk int64
 	// NoKernel moves small values by copies even where a kernel could.
 	NoKernel bool
@@ -90,19 +98,23 @@ type Options struct {
 
 // withDefaults fills the zero fields.
 func (o Options) withDefaults() Options {
-	for _, d := range []struct {
-		v *int64
-		n int64
-	}{{&o.ChunkBytes, 2 * base.MiB}, {&o.SmallBytes, 32 * base.KiB}, {&o.WindowChunk, 64 * base.MiB}} {
-		if *d.v == 0 {
-			*d.v = d.n
-		}
-	}
 	if o.Depth == 0 {
 		o.Depth = 2
 	}
 	if o.Lanes == 0 {
 		o.Lanes = 16
+	}
+	chunk := int64(4 * base.MiB)
+	for chunk > 2*base.MiB && int64(o.Depth)*int64(o.Lanes)*chunk > pinnedDefault {
+		chunk /= 2
+	}
+	for _, d := range []struct {
+		v *int64
+		n int64
+	}{{&o.ChunkBytes, chunk}, {&o.SmallBytes, 32 * base.KiB}, {&o.WindowChunk, 32 * base.MiB}} {
+		if *d.v == 0 {
+			*d.v = d.n
+		}
 	}
 	if o.Threads == 0 {
 		o.Threads = o.Lanes
@@ -141,6 +153,7 @@ type Mover struct {
 	back  gpu.Backend
 	table *gpu.Table
 	opt   Options
+	loads int // how often a lane looks before it lets others run
 	paths driver.PathStats
 
 	noMove  atomic.Bool  // the kernel could not be loaded
@@ -166,7 +179,11 @@ func New(b gpu.Backend, dev gpu.Device, table *gpu.Table, o Options) (*Mover, er
 	if err := o.validate(); err != nil {
 		return nil, base.Wrap("open", "mover", err)
 	}
-	return &Mover{dev: dev, index: dev.Info().Index, back: b, table: table, opt: o, ready: make(chan struct{}, o.Lanes)}, nil
+	loads := quickLoads
+	if runtime.GOMAXPROCS(0) > fewProcessors {
+		loads = longLoads
+	}
+	return &Mover{dev: dev, index: dev.Info().Index, back: b, table: table, opt: o, loads: loads, ready: make(chan struct{}, o.Lanes)}, nil
 }
 
 // Options are the ones in effect.
