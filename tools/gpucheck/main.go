@@ -12,7 +12,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -30,7 +29,7 @@ import (
 
 var (
 	dir    = flag.String("dir", os.TempDir(), "where the test files go")
-	rounds = flag.Int("rounds", 5, "alternating pairs of each cell")
+	rounds = flag.Int("rounds", 5, "alternating rounds of each figure, at the least")
 	only   = flag.String("only", "", "run these parts only, separated by commas")
 	list   = flag.Bool("list", false, "list the parts")
 	tune   = flag.Bool("tune", false, "try sizes and numbers of bounce buffers")
@@ -50,6 +49,8 @@ func main() {
 	switch {
 	case *build != "":
 		err = buildAll(*build)
+	case *opening != "":
+		err = openOnce(*opening)
 	case *life != "":
 		err = live(*life, *seed)
 	case *writer != "":
@@ -71,6 +72,8 @@ type rig struct {
 	h   gpu.HostMemory
 	f   *os.File
 	ref []byte
+
+	figures []figure
 }
 
 var ctx = context.Background()
@@ -82,8 +85,8 @@ type part struct {
 }
 
 var parts = []part{{"tests", (*rig).tests}, {"compare", (*rig).compare}, {"store", (*rig).store}, {"files", (*rig).files}, {"exits", (*rig).exits},
-	{"small", (*rig).small}, {"pinned", (*rig).pinned}, {"tuning", (*rig).tuning}, {"cached", (*rig).cached},
-	{"windows", (*rig).windows}, {"disk", (*rig).disk}, {"first", (*rig).first}, {"soak", (*rig).soak}}
+	{"open", (*rig).open}, {"small", (*rig).small}, {"pinned", (*rig).pinned}, {"tuning", (*rig).tuning}, {"cached", (*rig).cached},
+	{"windows", (*rig).windows}, {"depth", (*rig).depth}, {"disk", (*rig).disk}, {"first", (*rig).first}, {"soak", (*rig).soak}}
 
 func run() error {
 	if *list {
@@ -126,6 +129,7 @@ func run() error {
 		}
 		fmt.Printf("= %s: %s (%.1f s)\n", p.name, word, time.Since(began).Seconds())
 	}
+	r.printFigures()
 	fmt.Printf("all: %.1f s, %d parts failed\n", time.Since(began).Seconds(), len(failed))
 	if len(failed) > 0 {
 		return fmt.Errorf("failed: %s", strings.Join(failed, ", "))
@@ -279,21 +283,6 @@ func answers(items []xfer.Item) error {
 	return nil
 }
 
-func median(n int, fn func() error) (time.Duration, error) {
-	var all []time.Duration
-	for i := range n + 1 {
-		began := time.Now()
-		if err := fn(); err != nil {
-			return 0, err
-		}
-		if i > 0 {
-			all = append(all, time.Since(began))
-		}
-	}
-	slices.Sort(all)
-	return all[len(all)/2], nil
-}
-
 func rate(n int64, d time.Duration) float64 { return float64(n) / d.Seconds() / base.GiB }
 
 // small: 1,024 values to scattered places, and from them.
@@ -336,6 +325,7 @@ func (r *rig) small() error {
 				return err
 			}
 			line += fmt.Sprintf(" %8.0f", float64(one)/1e3)
+			gain := 0.0
 			for _, write := range []bool{false, true} {
 				for _, mv := range []*xfer.Mover{m, plain} {
 					took, err := median(11, func() error {
@@ -348,9 +338,15 @@ func (r *rig) small() error {
 						return err
 					}
 					line += fmt.Sprintf(" %8.0f", float64(took)/1e3)
+					if !write && mv == m {
+						gain = float64(one) / float64(took)
+					}
 				}
 			}
 			fmt.Println(line)
+			if n == 4096 && name == "pinned" {
+				r.atLeast(20, gain, "(b) 1,024 values of 4 KiB to scattered places, times one by one")
+			}
 		}
 	}
 	return nil
@@ -368,45 +364,27 @@ func (r *rig) pinned() error {
 		return err
 	}
 	defer s.Close()
-	fmt.Println("pinned memory to GPU, GiB/s: size, bare copy, ours, ratio")
-	for _, n := range []int64{64 << 10, 1 << 20, 16 << 20, 256 << 20, 1 << 30} {
-		bare, err := median(11, func() error {
-			if err := s.Copy(gpu.Copy{Dev: r.mem.Ptr(), Host: r.h.Bytes()[:n]}); err != nil {
-				return err
+	fmt.Println("pinned memory to GPU, in turns, GiB/s: size, bare copy, ours, ratio")
+	for _, n := range []int64{64 << 10, 1 << 20, 4 << 20, 16 << 20, 256 << 20, *size} {
+		if n > *size {
+			continue
+		}
+		took, err := turns(max(2**rounds, min(40**rounds, int(base.GiB/n))), func() error {
+			n, err := gpu.CopyTick(s, gpu.Copy{Dev: r.mem.Ptr(), Host: r.h.Bytes()[:n]})
+			for err == nil && s.Ticked() < n { // no way to wait is quicker
 			}
-			return finish(s)
-		})
+			return err
+		}, func() error { _, err := m.Read(ctx, xfer.Pinned(r.h), 0, r.mem.Ptr(), n); return err })
 		if err != nil {
 			return err
 		}
-		ours, err := median(11, func() error { _, err := m.Read(ctx, xfer.Pinned(r.h), 0, r.mem.Ptr(), n); return err })
-		if err != nil {
-			return err
+		ratio := times(took[0], took[1])
+		fmt.Printf("  %9s %6.2f %6.2f %5.3f\n", base.FormatBytes(n), rate(n, mid(took[0])), rate(n, mid(took[1])), ratio)
+		if n >= base.MiB {
+			r.atLeast(0.95, ratio, "(b) pinned memory, %s, beside the bare copy", base.FormatBytes(n))
 		}
-		fmt.Printf("  %9s %6.2f %6.2f %5.2f\n", base.FormatBytes(n), rate(n, bare), rate(n, ours), float64(bare)/float64(ours))
 	}
 	return nil
-}
-
-// pair measures two ways in turns and gives the medians.
-func pair(rounds int, a, b func() error) (ma, mb time.Duration, err error) {
-	var ta, tb []time.Duration
-	for i := range rounds + 1 {
-		for k, fn := range []func() error{a, b} {
-			began := time.Now()
-			if err := fn(); err != nil {
-				return 0, 0, err
-			}
-			if took := time.Since(began); i > 0 && k == 0 {
-				ta = append(ta, took)
-			} else if i > 0 {
-				tb = append(tb, took)
-			}
-		}
-	}
-	slices.Sort(ta)
-	slices.Sort(tb)
-	return ta[len(ta)/2], tb[len(tb)/2], nil
 }
 
 func (r *rig) tuning() error {
@@ -432,40 +410,6 @@ func (r *rig) tuning() error {
 		}
 	}
 	return nil
-}
-
-// cached: a file in the page cache to the GPU, beside the plain loop.
-func (r *rig) cached() error {
-	fmt.Println("cached file to GPU, GiB/s: size, threads, plain loop, ours, ratio")
-	var product float64
-	cells := 0
-	for _, threads := range []int{1, 2, 4, 8, 16} {
-		m, err := r.mover(xfer.Options{Lanes: threads})
-		if err != nil {
-			return err
-		}
-		l, err := r.newLoop(threads)
-		if err != nil {
-			return err
-		}
-		for _, n := range []int64{1 << 20, 4 << 20, 16 << 20, 128 << 20, *size} {
-			plain, ours, err := pair(*rounds, func() error { return l.read(r.f, r.mem.Ptr(), n) },
-				func() error { _, err := m.Read(ctx, xfer.File(r.f), 0, r.mem.Ptr(), n); return err })
-			if err != nil {
-				return err
-			}
-			ratio := float64(plain) / float64(ours)
-			product += math.Log(ratio)
-			cells++
-			fmt.Printf("  %9s %3d %6.2f %6.2f %5.2f\n", base.FormatBytes(n), threads, rate(n, plain), rate(n, ours), ratio)
-		}
-		l.close()
-		if err := m.Close(ctx); err != nil {
-			return err
-		}
-	}
-	fmt.Printf("  geometric mean of the ratios %.2f\n", math.Exp(product/float64(cells)))
-	return r.check(r.mem.Ptr(), r.ref, "cached file")
 }
 
 // load brings the file to the GPU.
@@ -523,6 +467,7 @@ func (r *rig) first() error {
 		f, l := firsts[len(firsts)/2], later[len(later)/2]
 		fmt.Printf("first read into new memory, %s: register with export %v, first %v, later %v, ratio %.2f\n",
 			base.FormatBytes(n), regs[len(regs)/2], f, l, float64(f)/float64(l))
+		r.atMost(1.5, float64(f)/float64(l), "(e) first read into new memory, %s, times a later one", base.FormatBytes(n))
 	}
 	return nil
 }
@@ -580,12 +525,16 @@ func (r *rig) disk() error {
 		if err != nil {
 			return err
 		}
-		alone, ours, err := pair(*rounds, bare, func() error { _, err := mv.Read(ctx, e, 0, r.mem.Ptr(), *size); return err })
+		took, err := turns(2**rounds, bare, func() error { _, err := mv.Read(ctx, e, 0, r.mem.Ptr(), *size); return err })
 		if err := errors.Join(err, mv.Close(ctx)); err != nil {
 			return err
 		}
-		o = mv.Options()
-		fmt.Printf("  %s x %d: %.2f %.2f %.2f\n", base.FormatBytes(o.ChunkBytes), o.Depth, rate(*size, alone), rate(*size, ours), float64(alone)/float64(ours))
+		in := mv.Options()
+		ratio := times(took[0], took[1])
+		fmt.Printf("  %s x %d: %.2f %.2f %.2f\n", base.FormatBytes(in.ChunkBytes), in.Depth, rate(*size, mid(took[0])), rate(*size, mid(took[1])), ratio)
+		if o == (xfer.Options{}) {
+			r.atLeast(0.93, ratio, "(c) file device with O_DIRECT, beside the device alone")
+		}
 	}
 	return r.check(r.mem.Ptr(), r.ref, "file device")
 }

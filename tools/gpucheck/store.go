@@ -387,5 +387,6 @@ func (s *shop) gather() error {
 		return err
 	}
 	fmt.Printf("  10,000 ranges of 512 B to 4 KiB of %d objects: one call %v, one call a range %v (%.1f times)\n", objects, all, one, float64(one)/float64(all))
+	s.r.atLeast(10, float64(one)/float64(all), "(g) 10,000 small ranges of 500 objects, one call, times a call a range")
 	return nil
 }

@@ -21,7 +21,7 @@ func (r *rig) windows() error {
 	return r.keptWindows()
 }
 
-// callWindows: a file of others, one caller.
+// callWindows: a file of others, one caller, windows that are registered for the call.
 func (r *rig) callWindows() error {
 	f, err := file.OpenFile(r.f.Name(), file.FileOptions{Buffered: true})
 	if err != nil {
@@ -33,46 +33,32 @@ func (r *rig) callWindows() error {
 		return err
 	}
 	defer l.close()
-	var movers []*xfer.Mover
-	shapes := []xfer.Options{{}, {Lanes: 1, WindowBytes: xfer.MinWindow}, {WindowBytes: xfer.MinWindow}}
-	if *tune {
-		for _, chunk := range []int64{16, 64, 256} {
-			for _, lanes := range []int{1, 2} {
-				o := xfer.Options{Lanes: lanes, WindowBytes: xfer.MinWindow, WindowChunk: chunk << 20}
-				fmt.Printf("  column %d: %d lanes, windows of %d MiB\n", len(shapes)+1, lanes, chunk)
-				shapes = append(shapes, o)
-			}
-		}
+	bounce, err := r.mover(xfer.Options{})
+	if err != nil {
+		return err
 	}
-	for _, o := range shapes {
-		m, err := r.mover(o)
-		if err != nil {
-			return err
-		}
-		defer m.Close(ctx)
-		movers = append(movers, m)
+	defer bounce.Close(ctx)
+	m, err := r.mover(xfer.Options{WindowBytes: xfer.MinWindow})
+	if err != nil {
+		return err
 	}
-	fmt.Println("cached file to GPU, one caller, GiB/s: size, plain loop of one thread, bounce buffers, windows for the call in 1 lane, in 2")
-	for _, n := range []int64{1 << 20, 4 << 20, 16 << 20, 128 << 20, *size} {
+	defer m.Close(ctx)
+	fmt.Println("cached file to GPU, one caller, GiB/s: size, plain loop of one thread, bounce buffers in 16 lanes, windows for the call")
+	for _, n := range []int64{1 << 20, 4 << 20, 16 << 20, 64 << 20, 128 << 20, *size} {
 		if n > *size {
 			continue
 		}
-		line := fmt.Sprintf("  %9s", base.FormatBytes(n))
-		plain, err := median(*rounds, func() error { return l.read(r.f, r.mem.Ptr(), n) })
+		took, err := turns(cellRounds(n), func() error { return l.read(r.f, r.mem.Ptr(), n) },
+			func() error { _, err := bounce.Read(ctx, xfer.File(f), 0, r.mem.Ptr(), n); return err },
+			func() error { _, err := m.Read(ctx, xfer.File(f), 0, r.mem.Ptr(), n); return err })
 		if err != nil {
 			return err
 		}
-		line += fmt.Sprintf(" %6.2f", rate(n, plain))
-		for _, m := range movers {
-			took, err := median(*rounds, func() error { _, err := m.Read(ctx, xfer.File(f), 0, r.mem.Ptr(), n); return err })
-			if err != nil {
-				return err
-			}
-			line += fmt.Sprintf(" %6.2f", rate(n, took))
-		}
-		fmt.Println(line)
+		first := rate(n, mid(took[2]))
+		fmt.Printf("  %9s %6.2f %6.2f %6.2f\n", base.FormatBytes(n), rate(n, mid(took[0])), rate(n, mid(took[1])), first)
+		r.atLeast(15, first, "(a) first touch by windows of the call, %s, GiB/s", base.FormatBytes(n))
 	}
-	for _, c := range movers[2].Paths() {
+	for _, c := range m.Paths() {
 		fmt.Printf("  %v, %s: %s\n", c.Path, c.Reason, base.FormatBytes(c.Bytes))
 	}
 	return r.check(r.mem.Ptr(), r.ref, "windows")
@@ -119,7 +105,7 @@ func (r *rig) keptWindows() (err error) {
 		if _, err := r.upload(r.mem.Ptr(), make([]byte, n)); err != nil {
 			return err
 		}
-		bare, ours, err := pair(max(*rounds, 9), func() error {
+		took, err := turns(2*cellRounds(n), func() error {
 			if err := stream.Copy(gpu.Copy{Dev: r.mem.Ptr() + gpu.Ptr(*size/2), Host: copyBuf[:min(n, *size/2)]}); err != nil {
 				return err
 			}
@@ -131,7 +117,11 @@ func (r *rig) keptWindows() (err error) {
 		if err := r.check(r.mem.Ptr(), r.ref[:n], "window of "+key); err != nil {
 			return err
 		}
-		fmt.Printf("  %9s %6.2f %6.2f %6.2f %5.2f\n", base.FormatBytes(n), rate(n, device), rate(n, ours), rate(n, bare), float64(bare)/float64(ours))
+		ratio := times(took[0], took[1])
+		fmt.Printf("  %9s %6.2f %6.2f %6.2f %5.2f\n", base.FormatBytes(n), rate(n, device), rate(n, mid(took[1])), rate(n, mid(took[0])), ratio)
+		if n >= 16*base.MiB {
+			r.atLeast(0.9, ratio, "(a) kept window of the store, %s, beside the bare copy", base.FormatBytes(n))
+		}
 	}
 	fmt.Printf("  %+v\n", *s.Stats().Windows)
 	return nil
