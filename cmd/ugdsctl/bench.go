@@ -34,7 +34,8 @@ stays there, empty.
 --device without --store and --meta measures the device itself: --op read or
 write, sizes, callers (threads), depths and batches. Controllers are asked for a
 way of completion. Files and block devices are only read unless --yes is given.
-A model with clock=virtual,service=fixed tells times of its own clock.
+A model with clock=virtual,service=fixed tells times of its own clock; device
+--help lists what else models can be.
 
 --workload gather reads many ranges of 512 bytes to 4 KiB of many values, all in
 one call and in one call each: of a new store, of --store, or of a model.

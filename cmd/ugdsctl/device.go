@@ -1,6 +1,8 @@
 package main
 
 import (
+	"strings"
+
 	"github.com/spf13/cobra"
 
 	"github.com/ugds-store/ugds/driver/probe"
@@ -14,7 +16,12 @@ func deviceCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
 		Long: `device lists devices, describes them, asks controllers how they are, resets
 them and gives them from driver to driver. It knows the targets that stores
 know: files, block devices, NVMe controllers (pci:ADDRESS) and models of them
-(sim:SETTINGS).`,
+(sim:SETTINGS).
+
+The settings of a model stand between commas, as in sim:size=1GiB,mdts=3, and a
+comma inside a value is written twice. sim: alone has the defaults.
+
+` + strings.TrimRight(probe.ModelSettings(), "\n"),
 		Args: func(cmd *cobra.Command, a []string) error {
 			if len(a) == 0 {
 				return nil

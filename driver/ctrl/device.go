@@ -143,9 +143,9 @@ const dword = 4
 func (d *Device) describe() {
 	block := int64(1) << d.geo.BlockShift
 	i := &d.info
-	i.Engine = d.opts.Mode.String()
-	if d.opts.Batches != d.opts.Mode {
-		i.Engine += ", batches " + d.opts.Batches.String()
+	i.Engine = d.latency.engine()
+	if deep := d.deep.engine(); deep != i.Engine {
+		i.Engine += ", batches " + deep
 	}
 	i.Model, i.Serial = d.id.Model(), d.id.Serial()
 	i.Capacity, i.BlockSize, i.MemAlign = int64(d.geo.Blocks)*block, block, dword

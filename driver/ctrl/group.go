@@ -82,6 +82,18 @@ func (g *group) asleep() bool {
 	return true
 }
 
+// NoInterrupts is in Info.Engine when queues that should have interrupts are polled,
+// because the device has too few vectors.
+const NoInterrupts = "polled for want of interrupts"
+
+// engine says how completions of the group are noticed.
+func (g *group) engine() string {
+	if g.mode != Polled && !g.asleep() {
+		return NoInterrupts
+	}
+	return g.mode.String()
+}
+
 // PollBatch implements driver.Poller.
 func (g *group) PollBatch(ctx context.Context, b *driver.Batch) error {
 	if g.asleep() {

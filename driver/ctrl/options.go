@@ -37,7 +37,7 @@ const (
 	Hybrid
 )
 
-// String names the mode, as Info.Engine does.
+// String names the mode, as Info.Engine does where there are interrupts for it.
 func (m Mode) String() string { return [...]string{"default", "polled", "interrupts", "hybrid"}[m] }
 
 // Options are the choices of Open. The zero value works.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"text/tabwriter"
 	"time"
 
 	"github.com/ugds-store/ugds/driver"
@@ -64,7 +65,7 @@ func WithPath(target, path string) string {
 func Parse(target string) (Target, error) {
 	bad := func(why string) (Target, error) {
 		return Target{}, base.WithHint(base.Errorf("open", fmt.Sprintf("%q", target), base.ErrInvalid, "%s", why),
-			"name a path, file:PATH, a block device, pci:ADDRESS or sim:OPTIONS")
+			"name a path, file:PATH, a block device, pci:ADDRESS or sim:SETTINGS")
 	}
 	scheme, rest, found := strings.Cut(target, ":")
 	switch {
@@ -72,13 +73,13 @@ func Parse(target string) (Target, error) {
 		return bad("the target is empty")
 	case !found || strings.Contains(scheme, "/"):
 		return Target{"file", target}, nil
-	case rest == "":
-		return bad("nothing follows the scheme")
-	case scheme == "sim":
+	case scheme == "sim": // it needs no settings
 		if _, err := sim.ParseTarget(target); err != nil {
 			return Target{}, err
 		}
 		return Target{scheme, rest}, nil
+	case rest == "":
+		return bad("nothing follows the scheme")
 	case scheme == "file" || scheme == "pci":
 		return Target{scheme, rest}, nil
 	}
@@ -172,6 +173,18 @@ func openSim(ctx context.Context, target string, o Options) (*ctrl.Device, error
 		return nil, err
 	}
 	return ctrl.Open(ctx, s, o.Ctrl)
+}
+
+// ModelSettings explains, in a table for people, what may stand in a target of a
+// controller model.
+func ModelSettings() string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	for _, s := range sim.Settings() {
+		fmt.Fprintf(w, "  %s\t%s; default %s\n  \t%s\n", s.Name, s.Values, s.Default, s.Meaning)
+	}
+	_ = w.Flush() // into memory
+	return b.String()
 }
 
 // Explain says in a few lines what target is and how it would be opened. It

@@ -29,7 +29,7 @@ func TestParse(t *testing.T) {
 			t.Errorf("%q: %+v, %v", in, got, err)
 		}
 	}
-	for _, in := range []string{"", "file:", "http://x", "nvme:1", "sim:", "sim:lba=3"} {
+	for _, in := range []string{"", "file:", "http://x", "nvme:1", "pci:", "sim:lba=3"} {
 		if _, err := probe.Parse(in); !errors.Is(err, base.ErrInvalid) {
 			t.Errorf("%q: %v", in, err)
 		}

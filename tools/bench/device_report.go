@@ -3,10 +3,12 @@ package bench
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
+	"github.com/ugds-store/ugds/driver/ctrl"
 	"github.com/ugds-store/ugds/driver/probe"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/unix"
@@ -44,7 +46,7 @@ type DeviceRow struct {
 	P99       float64  `json:"p99_seconds"`
 	P999      float64  `json:"p999_seconds"`
 	Max       float64  `json:"max_seconds"`
-	CPU       *float64 `json:"cpu_seconds_per_request"` // of this process, the model included; null if unknown
+	CPU       *float64 `json:"cpu_seconds_per_request"` // of this process, the model included; null if unknown, or too short to tell
 	Commands  float64  `json:"commands_per_request"`
 	Submit    float64  `json:"submit_share"` // of the threads' wall time, in submitting
 	Wait      float64  `json:"wait_share"`   // and in waiting
@@ -100,6 +102,11 @@ func (r *DeviceReport) WriteTable(w io.Writer, explain bool) error {
 	if _, err := fmt.Fprintf(w, "%s, %s; %d CPUs (%s), load %s at the start, %.0f s\n%s\n\n", r.Target, base.FormatBytes(r.Capacity),
 		m.CPUs, orNot(m.CPU), orNot(m.Load), r.Seconds, r.clocks()); err != nil {
 		return err
+	}
+	if i := slices.IndexFunc(r.Rows, func(row DeviceRow) bool { return strings.Contains(row.Engine, ctrl.NoInterrupts) }); i >= 0 {
+		if _, err := fmt.Fprintf(w, "It has too few interrupts for %q, and was: %s.\n\n", r.Rows[i].Completion, r.Rows[i].Engine); err != nil {
+			return err
+		}
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "\tcompletion\tcallers\tdepth\tbatch\trequests/s\tMB/s\tp50\tp90\tp99\tp99.9\tmax\tCPU/request\t")

@@ -42,7 +42,7 @@ func (d *device) measure(ctx context.Context, c *DeviceCase) (row *DeviceRow, er
 		return nil, err
 	}
 	row = newDeviceRow(d, c, threads, spent, wall)
-	if cpu1, ok := cpuSeconds(); ok && known {
+	if cpu1, ok := cpuSeconds(); ok && known && wall >= leastForCPU {
 		row.CPU = ptr((cpu1 - cpu0) / float64(row.Requests))
 	}
 	row.Commands = float64(d.Stats().Commands-before.Commands) / float64(row.Requests)
@@ -54,6 +54,10 @@ func (d *device) measure(ctx context.Context, c *DeviceCase) (row *DeviceRow, er
 	row.Compared = d.prepared
 	return row, nil
 }
+
+// leastForCPU is from how long a measurement on its processor time is told: what a
+// running thread has used is known to a tick of the scheduler, up to 10 ms.
+const leastForCPU = 100 * time.Millisecond
 
 // pass lets all threads make n requests each, and tells how long that took by the
 // clock of the latencies and by that of the wall.

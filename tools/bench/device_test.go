@@ -78,8 +78,26 @@ func TestDeviceShapes(t *testing.T) {
 		}
 	}
 	for _, row := range deviceRows(t, DevicePlan{Target: "sim:size=64MiB", Cases: cases}) {
-		if row.Clock != "wall" || !row.Compared || row.CPU == nil || row.Size == base.MiB && row.Commands < 8 {
+		if row.Clock != "wall" || !row.Compared || (row.CPU == nil) != (row.Wall < leastForCPU.Seconds()) || row.Size == base.MiB && row.Commands < 8 {
 			t.Errorf("%+v", row)
+		}
+	}
+}
+
+// TestDeviceWithoutInterrupts: a report of interrupts that there were not says so.
+func TestDeviceWithoutInterrupts(t *testing.T) {
+	c := []DeviceCase{{Op: OpRead, Size: 4096, Threads: 1, Depth: 1, Batch: 1, Completion: Interrupt, Bytes: 4096}}
+	for target, told := range map[string]bool{"sim:size=8MiB,vectors=1": true, "sim:size=8MiB": false} {
+		r, err := RunDevice(t.Context(), DevicePlan{Target: target, Cases: c})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b strings.Builder
+		if err := r.WriteTable(&b, false); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(b.String(), "polled for want of interrupts") != told || !strings.Contains(b.String(), "n/a") {
+			t.Errorf("%s: %s", target, b.String())
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -226,6 +227,27 @@ func TestParseTarget(t *testing.T) {
 		"sim:seed=1,seed=2", "sim:service=slow", "sim:size=0", "sim:vwc=2", "sim:path=", "sim:seed=1,,vwc=1"} {
 		if _, err := sim.ParseTarget(bad); !errors.Is(err, base.ErrInvalid) || !strings.Contains(err.Error(), "sim") {
 			t.Errorf("%s: %v", bad, err)
+		}
+	}
+	for bad, says := range map[string]string{"sim:wrong=1": `no setting "wrong" (it has path, size, lba,`, "sim:size": "write size=VALUE",
+		"sim:seed=1,seed=2": "seed is set twice", "sim:size=10": "less than a block of 4096 bytes", "sim:lba=3": "it can be 4096 or 512",
+		"sim:mqes=1": "from 2 to 65536 (entries of a queue)"} {
+		if _, err := sim.ParseTarget(bad); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v does not say %q", bad, err, says)
+		}
+	}
+	// Each default is what a target without the setting has.
+	want, err := sim.ParseTarget("sim:size=1GiB")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range sim.Settings() {
+		if s.Name == "path" || s.Name == "size" {
+			continue
+		}
+		got, err := sim.ParseTarget("sim:size=1GiB," + s.Name + "=" + s.Default)
+		if got.Target = want.Target; err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s is not %s by default: %v", s.Name, s.Default, err)
 		}
 	}
 }
