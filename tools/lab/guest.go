@@ -46,14 +46,15 @@ poweroff -f
 
 // builder makes the RAM disks of the guests, one at a time.
 type builder struct {
-	mu     sync.Mutex
-	accel  string // what QEMU runs with
-	root   string // of the module
-	cache  string
-	tmp    string
-	kernel *kernel
-	mods   moduleIndex
-	built  map[string]string // test binary by package
+	mu      sync.Mutex
+	accel   string     // what QEMU runs with
+	archive sync.Mutex // the package manager works for one at a time
+	root    string     // of the module
+	cache   string
+	tmp     string
+	kernel  *kernel
+	mods    moduleIndex
+	built   map[string]string // test binary by package
 }
 
 // tags of the test binaries: no loader in the guest, and the tests that need it.

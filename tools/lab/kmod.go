@@ -67,8 +67,10 @@ func makeModules(dir, headers string) error {
 // one: they have no udmabuf.
 const oldSeries = "6.1"
 
-// buildOld builds kmod against the headers of the oldest series.
-func (b *builder) buildOld() error {
+// oldHeaders gives the headers of the oldest series.
+func (b *builder) oldHeaders() (string, error) {
+	b.archive.Lock()
+	defer b.archive.Unlock()
 	dir := filepath.Join(b.cache, "headers-"+oldSeries)
 	if _, err := os.Stat(dir); err != nil {
 		apt, err := newPrivateApt(filepath.Join(b.cache, "apt"))
@@ -76,25 +78,34 @@ func (b *builder) buildOld() error {
 			err = apt.run("update")
 		}
 		if err != nil {
-			return err
+			return "", err
 		}
 		release, err := apt.newest("linux-headers", oldSeries)
 		if err != nil {
-			return err
+			return "", err
 		}
 		say("headers %s: download and unpack", release)
 		names := []string{"linux-headers-" + release + "-cloud-amd64", "linux-headers-" + release + "-common", "linux-kbuild-" + oldSeries}
 		if err := apt.fetch(names, dir); err != nil {
-			return err
+			return "", err
 		}
 	}
 	headers, _ := filepath.Glob(filepath.Join(dir, "usr/src/linux-headers-*-cloud-amd64"))
 	if len(headers) != 1 {
-		return fmt.Errorf("%s is not whole: remove it", dir)
+		return "", fmt.Errorf("%s is not whole: remove it", dir)
+	}
+	return headers[0], nil
+}
+
+// buildOld builds kmod against the headers of the oldest series.
+func (b *builder) buildOld() error {
+	headers, err := b.oldHeaders()
+	if err != nil {
+		return err
 	}
 	copied := filepath.Join(b.tmp, "kmod-"+oldSeries)
 	if err := os.CopyFS(copied, os.DirFS(filepath.Join(b.root, "kmod"))); err != nil {
 		return err
 	}
-	return makeModules(copied, headers[0])
+	return makeModules(copied, headers)
 }

@@ -47,42 +47,57 @@ func (y *tally) add(name string, r *result, said string, took time.Duration, err
 	}
 }
 
-// runShapes builds what is wanted, boots the wanted machines, a few at a time, and prints
-// the count.
-func runShapes(b *builder, pattern *regexp.Regexp) (int, error) {
-	y := &tally{lines: covered{}}
-	for _, job := range []struct {
-		name string
-		do   func() error
-	}{{"kmod-" + oldSeries, b.buildOld}, {"kmod-style", b.checkStyle}} {
-		if !options.full || !pattern.MatchString(job.name) {
-			continue
+// task is something that passes or fails by itself.
+type task struct {
+	name string
+	run  func() (r *result, said string, err error)
+}
+
+// tasks are what is wanted: builds, and machines.
+func tasks(b *builder, pattern *regexp.Regexp) (out []task) {
+	add := func(name string, long bool, run func() (*result, string, error)) {
+		if pattern.MatchString(name) && (options.full || !long) {
+			out = append(out, task{name, run})
 		}
-		y.ran++
-		begin, r := time.Now(), &result{passed: 1}
-		if err := job.do(); err != nil {
-			r = &result{failed: 1, faults: []string{err.Error()}}
-		}
-		y.add(job.name, r, "", time.Since(begin), nil)
 	}
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, max(options.jobs, 1))
+	build := func(do func() error) func() (*result, string, error) {
+		return func() (*result, string, error) {
+			if err := do(); err != nil {
+				return &result{failed: 1, faults: []string{err.Error()}}, "", nil
+			}
+			return &result{passed: 1}, "", nil
+		}
+	}
+	add("kmod-"+oldSeries, true, build(b.buildOld))
+	add("kmod-style", true, build(b.checkStyle))
 	for i := range shapes {
 		s := &shapes[i]
-		if !pattern.MatchString(s.name) || s.long && !options.full || len(s.suites) == 0 {
-			continue
-		}
+		s.out = new(bytes.Buffer)
+		add(s.name, s.long, func() (r *result, said string, err error) {
+			if s.cuts > 0 {
+				r, err = runCuts(b, s, s.cuts)
+			} else {
+				r, err = runShape(b, s)
+			}
+			return r, s.out.String(), err
+		})
+	}
+	return out
+}
+
+// runShapes does all that is wanted, a few things at a time, and prints the count.
+func runShapes(b *builder, pattern *regexp.Regexp) (int, error) {
+	y := &tally{lines: covered{}}
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, max(options.jobs, 1))
+	for _, t := range tasks(b, pattern) {
 		y.ran++
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			s.out = new(bytes.Buffer)
-			begin, run := time.Now(), runShape
-			if s.cuts > 0 {
-				run = func(b *builder, s *shape) (*result, error) { return runCuts(b, s, s.cuts) }
-			}
-			r, err := run(b, s)
-			y.add(s.name, r, s.out.String(), time.Since(begin), err)
+			begin := time.Now()
+			r, said, err := t.run()
+			y.add(t.name, r, said, time.Since(begin), err)
 		})
 	}
 	wg.Wait()

@@ -144,7 +144,7 @@ func replaySuite(transport string) []suite {
 		args: []string{"-transport", transport, "-test.run", "^TestStoreReplay$", "-replay", fmt.Sprint(replayRequests)}}}
 }
 
-// shapes are the machines of the lab. One without suites is not booted.
+// shapes are the machines of the lab.
 var shapes = []shape{
 	{
 		name: "plain", append: noKernelDriver, kmod: true,

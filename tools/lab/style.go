@@ -14,6 +14,8 @@ var styleScripts = []string{"checkpatch.pl", "spelling.txt", "const_structs.chec
 // styleChecker gives the kernel's checker of style. Debian has it in the package of the
 // whole source only, so that it is kept in the cache by itself.
 func (b *builder) styleChecker() (string, error) {
+	b.archive.Lock()
+	defer b.archive.Unlock()
 	dir := filepath.Join(b.cache, "checkpatch-"+series)
 	script := filepath.Join(dir, "checkpatch.pl")
 	if _, err := os.Stat(script); err == nil {
