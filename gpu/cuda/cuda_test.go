@@ -271,6 +271,9 @@ func TestAttributes(t *testing.T) {
 		{4096, gpu.Attributes{Device: -1}},
 	} {
 		a, err := b.Attributes(c.p)
+		if again, _ := b.Attributes(c.p); again != a { // D-04: managed memory stays that, wherever its page is
+			t.Errorf("%s: %+v, then %+v", c.p, a, again)
+		}
 		if (a.BufferID == 0) != (c.want.Kind == gpu.KindUnknown) {
 			t.Errorf("%s: buffer %d", c.p, a.BufferID)
 		}

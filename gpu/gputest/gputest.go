@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"regexp"
 	"slices"
 	"time"
 
@@ -74,6 +76,9 @@ func EveryCall(b gpu.Backend, kernels bool) (err error) {
 	return sum.Sum(context.Background(), []gpu.SumItem{{Ptr: mem.Ptr() + 1, N: 4096}})
 }
 
+// closeOnExec are the flags, in octal, of a descriptor with O_CLOEXEC (02000000).
+var closeOnExec = regexp.MustCompile(`flags:\s*0[0-7]*[2367][0-7]{6}\n`)
+
 // memoryCalls ask about memory, export it and share it.
 func memoryCalls(b gpu.Backend, d gpu.Device, p gpu.Ptr) error {
 	if a, err := b.Attributes(p); err != nil || a.Kind != gpu.KindDevice {
@@ -86,8 +91,12 @@ func memoryCalls(b gpu.Backend, d gpu.Device, p gpu.Ptr) error {
 	if err != nil {
 		return err
 	}
-	if err := unix.NewFD(fd, "dma-buf").Close(); err != nil {
+	info, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
+	if err := errors.Join(err, unix.NewFD(fd, "dma-buf").Close()); err != nil {
 		return err
+	}
+	if !closeOnExec.Match(info) {
+		return fmt.Errorf("a program that is started gets the dma-buf: %s", info)
 	}
 	handle, err := d.IPCHandle(p)
 	if err != nil {

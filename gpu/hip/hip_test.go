@@ -184,6 +184,9 @@ func TestAttributesAndRegistration(t *testing.T) {
 		{4096, gpu.Attributes{Device: -1}},
 	} {
 		a, err := b.Attributes(c.p)
+		if again, _ := b.Attributes(c.p); again != a { // D-04: managed memory stays that, wherever its page is
+			t.Errorf("%s: %+v, then %+v", c.p, a, again)
+		}
 		a.BufferID = 0
 		if err != nil || a != c.want {
 			t.Errorf("%s: %+v, %v", c.p, a, err)

@@ -7,6 +7,7 @@ import (
 	"github.com/ugds-store/ugds/gpu"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/dl"
+	"github.com/ugds-store/ugds/internal/unix"
 )
 
 // Attributes is hipPointerGetAttribute, which refuses plain host memory.
@@ -171,7 +172,11 @@ func (d *device) Export(p gpu.Ptr, n int64) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	return int(int32(fd.Uint32())), nil
+	buf := int(int32(fd.Uint32()))
+	if err := unix.CloseOnExec(buf); err != nil { // the driver does it, some day (D-07)
+		return -1, errors.Join(base.Wrap("export", p.String(), err), unix.NewFD(buf, "dma-buf").Close())
+	}
+	return buf, nil
 }
 
 // SyncMemOps is hipPointerSetAttribute(HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS).

@@ -198,4 +198,10 @@ static int run_sums(struct sum *t, unsigned count) {
 	return 1;
 }
 
-static int null_fd(void) { return open("/dev/zero", O_RDWR | O_CLOEXEC); }
+// memory_type is what drivers say of managed memory: where its page is just now.
+static int memory_type(const struct block *b) {
+	static int page;
+	return b->kind == MANAGED ? 1 + (page++ & 1) : b->kind == HOST ? 1 : 2;
+}
+
+static int null_fd(void) { return open("/dev/zero", O_RDWR); } // without O_CLOEXEC: that is for the caller to set

@@ -99,6 +99,13 @@ func Reopen(n, flags int) (*FD, error) {
 	return Open("/proc/self/fd/"+strconv.Itoa(n), flags, 0)
 }
 
+// CloseOnExec keeps descriptor n, which something else has opened, out of processes
+// that are started from now on (FD_CLOEXEC).
+func CloseOnExec(n int) error {
+	_, err := retryInt(func() (int, error) { return unix.FcntlInt(uintptr(n), unix.F_SETFD, unix.FD_CLOEXEC) })
+	return err
+}
+
 // Dup gives another descriptor of the same open file description.
 func Dup(n int) (*FD, error) {
 	m, err := retryInt(func() (int, error) { return unix.FcntlInt(uintptr(n), unix.F_DUPFD_CLOEXEC, 0) })

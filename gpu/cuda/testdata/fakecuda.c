@@ -134,7 +134,7 @@ CUresult cuMemcpyDtoHAsync_v2(void *h, uintptr_t d, size_t n, uintptr_t s) {
 static int attribute(uint64_t *v, int a, struct block *b) {
 	switch (a) {
 	case 1: *v = b && b->kind == DEVICE ? 100 + b->device : 0; break;
-	case 2: *(uint32_t *)v = b ? (b->kind == HOST ? 1 : 2) : 0; break;
+	case 2: *(uint32_t *)v = b ? memory_type(b) : 0; break;
 	case 7: *v = b ? b->id : 0; break;
 	case 8: *(uint8_t *)v = b && b->kind == MANAGED; break;
 	case 9: *(int *)v = b ? b->device : -2; break;

@@ -78,7 +78,7 @@ hipError_t hipPointerGetAttribute(void *v, int a, uintptr_t p) {
 	if (!b)
 		return INVALID;
 	switch (a) {
-	case 2: *(uint32_t *)v = b->kind; return 0;
+	case 2: *(uint32_t *)v = memory_type(b); return 0;
 	case 7: *(uint64_t *)v = b->id; return 0;
 	case 8: *(uint8_t *)v = b->kind == MANAGED; return 0;
 	case 9: *(int *)v = b->device; return 0;
