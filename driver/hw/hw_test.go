@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -118,6 +121,63 @@ func TestWall(t *testing.T) {
 	w.Pause(hw.Forever)
 	if b := w.Now(); b < a || a < 0 {
 		t.Errorf("%v, then %v", a, b)
+	}
+}
+
+// TestRow12Signals: while signals interrupt every thread all the time, a waiter wakes for
+// each interrupt that comes after it looked, however close that is to its going to
+// sleep, and not without one.
+func TestRow12Signals(t *testing.T) {
+	const rounds = 2000
+	k := &kernel{armed: map[int]int{}}
+	v, err := hw.NewEventVectors("thing", 1, k.arm).Vector(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Close()
+	quit := make(chan struct{})
+	var storm, device sync.WaitGroup
+	storm.Go(func() {
+		for {
+			select {
+			case <-quit:
+				return
+			default:
+				_ = syscall.Kill(syscall.Getpid(), syscall.SIGURG) // to which the runtime is used
+				time.Sleep(20 * time.Microsecond)
+			}
+		}
+	})
+	var raised, seen atomic.Int64
+	device.Go(func() {
+		for i := int64(1); i <= rounds; i++ {
+			raised.Store(i)
+			v.Wake()
+			for seen.Load() < i { // the next one comes as soon as the waiter has looked
+				runtime.Gosched()
+			}
+		}
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for i := int64(1); i <= rounds; i++ {
+		if err := v.Wait(ctx); err != nil {
+			t.Errorf("interrupt %d of %d was lost: %v", i, rounds, err)
+			seen.Store(rounds)
+			break
+		}
+		if got := raised.Load(); got != i {
+			t.Errorf("woken at interrupt %d, want %d", got, i)
+		}
+		seen.Store(i)
+	}
+	device.Wait()
+	close(quit)
+	storm.Wait()
+	short, stop := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer stop()
+	if err := v.Wait(short); !errors.Is(err, base.ErrTimeout) {
+		t.Errorf("woken without an interrupt: %v", err)
 	}
 }
 
