@@ -76,7 +76,7 @@ func (m machine) findings() []Finding {
 	}
 	return append(out, m.nodes(controllers, len(nodes)), Finding{"peer-to-peer", Fallback,
 		"not tried: every pair of a controller and a GPU is tested with a pattern before its direct path is used",
-		"put and get with --gpu say which way the bytes went, and why"})
+		"test them now: ugdsctl check --store DIR --gpu GPU --pairs"})
 }
 
 // iommus lists the IOMMUs that the kernel has taken into use.

@@ -24,7 +24,7 @@ import (
 func checked(t testing.TB) map[string]probe.Finding {
 	t.Helper()
 	var out bytes.Buffer
-	if err := ctl.Check(&ctl.Env{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &out, JSON: true}, &ctl.Target{}); err != nil {
+	if err := ctl.Check(t.Context(), &ctl.Env{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &out, JSON: true}, &ctl.Target{}, false); err != nil {
 		t.Fatal(err)
 	}
 	return findingsIn(t, out.Bytes())
@@ -111,7 +111,7 @@ func TestCheck(t *testing.T) {
 	wantFinding(t, found, "Secure Boot", probe.Good, "not there", "")
 	wantFinding(t, found, "huge pages", probe.Good, textOf(t, "/proc/sys/vm/nr_hugepages")+" reserved", "")
 	wantFinding(t, found, "locked memory", probe.Good, "superuser", "")
-	wantFinding(t, found, "peer-to-peer", probe.Fallback, "tested with a pattern", "--gpu")
+	wantFinding(t, found, "peer-to-peer", probe.Fallback, "tested with a pattern", "--pairs")
 	checkControllers(t, found)
 	checkNodes(t, found)
 }
@@ -172,7 +172,7 @@ func TestCheckChild(t *testing.T) {
 	if err := unix.SetRlimit(unix.RlimitMemlock, unix.Rlimit{Soft: 64 * base.KiB, Hard: 64 * base.KiB}); err != nil {
 		t.Fatal(err)
 	}
-	if err := ctl.Check(&ctl.Env{Stdin: strings.NewReader(""), Stdout: os.Stdout, Stderr: os.Stderr, JSON: true}, &ctl.Target{}); err != nil {
+	if err := ctl.Check(t.Context(), &ctl.Env{Stdin: strings.NewReader(""), Stdout: os.Stdout, Stderr: os.Stderr, JSON: true}, &ctl.Target{}, false); err != nil {
 		t.Fatal(err)
 	}
 }
