@@ -209,7 +209,7 @@ func (e *Env) explainText(doc *explainDoc) error {
 	for _, t := range doc.Targets {
 		rows := [][2]string{row("target", "%s", t.Target), row("  transport", "%s", t.Transport)}
 		for _, r := range t.Reasons {
-			rows = append(rows, row("", "%s", r))
+			rows = append(rows, wrapped("", r)...)
 		}
 		for _, w := range t.Ways {
 			what := "to the GPU"
@@ -217,9 +217,9 @@ func (e *Env) explainText(doc *explainDoc) error {
 				what = "from the GPU"
 			}
 			if w.Path == "" {
-				rows = append(rows, row("  "+what, "refused: %s", w.Reason))
+				rows = append(rows, wrapped("  "+what, "refused: "+w.Reason)...)
 			} else {
-				rows = append(rows, row("  "+what, "%s, %s: %s", doc.GPUs[w.GPU].Name, w.Path, orNone(w.Reason)))
+				rows = append(rows, wrapped("  "+what, doc.GPUs[w.GPU].Name+", "+w.Path+": "+orNone(w.Reason))...)
 			}
 		}
 		if err := e.table(rows...); err != nil {
@@ -230,13 +230,13 @@ func (e *Env) explainText(doc *explainDoc) error {
 	for _, g := range doc.GPUs {
 		can := []string{"dma-buf " + yesNo(g.DMABuf), fmt.Sprintf("write ordering %d", g.Ordering), "flush " + yesNo(g.CanFlush),
 			"stream memory operations " + yesNo(g.MemOps), "kernel " + yesNo(g.Kernel)}
-		rows = append(rows, row("gpu", "%s: %s", g.Name, strings.Join(can, ", ")))
+		rows = append(rows, wrapped("gpu", g.Name+": "+strings.Join(can, ", "))...)
 		if g.Register != "" {
-			rows = append(rows, row("", "its memory has no dma-buf: %s", g.Register))
+			rows = append(rows, wrapped("", "its memory has no dma-buf: "+g.Register)...)
 		}
 	}
 	if doc.NoGPU != "" {
-		rows = append(rows, row("gpu", "none: %s", doc.NoGPU))
+		rows = append(rows, wrapped("gpu", "none: "+doc.NoGPU)...)
 	}
 	for _, s := range doc.Settings {
 		rows = append(rows, row("setting", "%s = %s (%s)", s.Name, s.Value, s.Source))

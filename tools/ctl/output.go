@@ -77,6 +77,23 @@ func row(name, format string, args ...any) [2]string {
 	return [2]string{name, fmt.Sprintf(format, args...)}
 }
 
+// wrapColumns is the width of a long value in a table: a line of a terminal less
+// the longest name.
+const wrapColumns = 64
+
+// wrapped is a row whose value may be long: it goes on in rows without a name.
+func wrapped(name, text string) (rows [][2]string) {
+	line := ""
+	for _, word := range strings.Fields(text) {
+		if line != "" && len(line)+1+len(word) > wrapColumns {
+			rows = append(rows, [2]string{name, line})
+			name, line = "", ""
+		}
+		line = strings.TrimPrefix(line+" "+word, " ")
+	}
+	return append(rows, [2]string{name, line})
+}
+
 // say writes a line of text unless documents are wanted.
 func (e *Env) say(format string, args ...any) error {
 	if e.JSON {
