@@ -43,7 +43,7 @@ race:
 	  echo "SKIP-COUNTED: race: no C compiler"; echo "0 passed, 0 failed, 1 skipped"; \
 	  [[ "$${UGDS_NO_SKIP:-0}" != 1 ]]; exit; \
 	fi; \
-	export CGO_ENABLED=1; code=0; \
+	export CGO_ENABLED=1 GORACE=atexit_sleep_ms=50; code=0; \
 	$(GOTEST) -race -timeout 15m $$($(GO) list $(RACEPKGS) | grep -v /store/crashtest) || code=1; \
 	$(GOTEST) -race -v -timeout 15m ./store/crashtest || code=1; \
 	exit $$code
