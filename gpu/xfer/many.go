@@ -157,7 +157,7 @@ func (g *group) admit(it *Item, p *part) bool {
 	if p.reg, it.Err = g.m.hold(it.Ptr, it.Len, &g.known); it.Err != nil {
 		return false
 	}
-	why(&p.path, p.reg)
+	g.m.why(&p.path, p.End, p.reg, reasonMany)
 	return true
 }
 

@@ -52,10 +52,21 @@ type job struct {
 }
 
 func (m *Mover) move(ctx context.Context, e Endpoint, off int64, p gpu.Ptr, n int64, write bool) (int64, error) {
+	if s, err := m.goStraight(e, off, p, n, write); s != nil || err != nil {
+		if err != nil {
+			return 0, err
+		}
+		return m.moveStraight(ctx, s, n)
+	}
 	path, err := m.way(e, off, p, n, write)
 	if n == 0 || err != nil {
 		return 0, err
 	}
+	return m.stage(ctx, e, off, p, n, write, path)
+}
+
+// stage moves bytes through host memory, or by a window.
+func (m *Mover) stage(ctx context.Context, e Endpoint, off int64, p gpu.Ptr, n int64, write bool, path driver.PathKey) (int64, error) {
 	if err := m.enter(); err != nil {
 		return 0, err
 	}
@@ -64,7 +75,7 @@ func (m *Mover) move(ctx context.Context, e Endpoint, off int64, p gpu.Ptr, n in
 		m.jobs.Done()
 		return 0, err
 	}
-	why(&path, reg)
+	m.why(&path, e, reg, reasonShape)
 	j := &job{m: m, ctx: ctx, e: e, off: off, ptr: p, n: n, write: write, path: path, failAt: n}
 	first, err := m.take(ctx)
 	if err != nil {
@@ -102,8 +113,11 @@ func (m *Mover) move(ctx context.Context, e Endpoint, off int64, p gpu.Ptr, n in
 // the transfer, where one would be refused.
 func (m *Mover) Way(e Endpoint, n int64, write bool, reg *gpu.Registration) (driver.PathKey, error) {
 	path, err := m.way(e, 0, 0, n, write)
-	if err == nil {
-		why(&path, reg)
+	if err == nil && (reg == nil || reg.HoldNow() == nil) {
+		m.why(&path, e, reg, reasonShape)
+		if reg != nil {
+			reg.Release()
+		}
 	}
 	return path, err
 }
@@ -149,18 +163,6 @@ func (m *Mover) mayStage(path *driver.PathKey, p gpu.Ptr, n int64) error {
 		path.Reason = ReasonSmall
 	}
 	return nil
-}
-
-// why makes the reason of a transfer with a device exact.
-func why(path *driver.PathKey, reg *gpu.Registration) {
-	if path.Reason != ReasonNoTransport {
-		return
-	}
-	if reg == nil {
-		path.Reason = ReasonUnregistered
-	} else if _, reason := reg.Direct(); reason != "" {
-		path.Reason = reason
-	}
 }
 
 // memo is what one call has learnt about GPU memory, so that the thousand

@@ -165,6 +165,13 @@ func (ps *Pairs) Test(device, index int) Pair {
 	return ps.tested(device, index)
 }
 
+// warm tests every device with a GPU.
+func (ps *Pairs) warm(index int) {
+	for i := range ps.opt.Devices {
+		ps.Test(i, index)
+	}
+}
+
 // Known lists the verdicts so far, by device and GPU.
 func (ps *Pairs) Known() (out []Pair) {
 	ps.mu.Lock()

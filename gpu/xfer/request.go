@@ -110,7 +110,7 @@ func (r *Request) admit(i int, known *memo) error {
 	if reg != nil {
 		r.regs = append(r.regs, reg)
 	}
-	why(&r.paths[i], reg)
+	r.m.why(&r.paths[i], p.End, reg, reasonOrder)
 	return nil
 }
 

@@ -80,6 +80,10 @@ type Options struct {
 	WindowChunk int64
 	// NoKernel moves small values by copies even where a kernel could.
 	NoKernel bool
+	// Pairs, if not nil, lets whole blocks of an Extent of one of its devices go between
+	// that and registered memory without a stop in host memory. ReadMany and WriteMany
+	// share bounce buffers between small values all the same, and orders stage all.
+	Pairs *Pairs
 	// TaskBytes cuts every request into pieces of exactly this size, but for its
 	// last one; ChunkBytes bounds it. 0 cuts by the size of the request.
 	TaskBytes int64
@@ -196,7 +200,7 @@ func (m *Mover) Paths() []driver.PathCount { return m.paths.Counts() }
 func (m *Mover) PinnedBytes() int64 { return int64(m.opt.Lanes) * m.laneBytes() }
 
 // Warm does beforehand what would make a first transfer slow: the context, the
-// kernels, every lane, and one copy in each.
+// kernels, every lane, one copy in each, and the self-tests of the pairs.
 func (m *Mover) Warm(ctx context.Context) error {
 	if err := m.enter(); err != nil {
 		return err
@@ -204,6 +208,9 @@ func (m *Mover) Warm(ctx context.Context) error {
 	defer m.jobs.Done()
 	if err := m.dev.Warm(); err != nil {
 		return err
+	}
+	if m.opt.Pairs != nil {
+		m.opt.Pairs.warm(m.index)
 	}
 	var all []*lane
 	defer func() {

@@ -156,6 +156,7 @@ func explainTarget(ctx context.Context, target string, gpus []*probedGPU, set xf
 	}
 	row := &explainRow{Target: target, Transport: "file", Ways: []explainWay{}}
 	var end xfer.Endpoint
+	peers := false
 	if pt.Scheme == "file" {
 		f, err := file.OpenFile(pt.Rest, file.FileOptions{})
 		if err != nil {
@@ -170,6 +171,7 @@ func explainTarget(ctx context.Context, target string, gpus []*probedGPU, set xf
 		}
 		defer closeDevices([]driver.Device{d})
 		in := d.Info()
+		peers = in.Peers
 		row.Transport, row.Reasons = in.Transport, append(in.Reasons, "explain opens it for reading only")
 		if end, err = xfer.Extent(d, 0, in.Capacity); err != nil {
 			return nil, err
@@ -180,6 +182,9 @@ func explainTarget(ctx context.Context, target string, gpus []*probedGPU, set xf
 			w, err := g.way(end, set, write, size)
 			if err != nil {
 				return nil, err
+			}
+			if peers && g.doc.Register == "" && strings.Contains(w.Reason, xfer.ReasonNoTransport) {
+				w.Path, w.Reason = driver.PathDirect.String(), "whole blocks, if the self-test of the pair passes: check --pairs"
 			}
 			w.GPU = i
 			row.Ways = append(row.Ways, w)

@@ -28,7 +28,7 @@ var layers = []layer{
 	{"alloc", nil, nil},
 	{"gpu", nil, nil},
 	{"gpu/...", []string{"gpu"}, []string{"gpu/gputest"}},
-	{"gpu/xfer", []string{"driver", "gpu"}, []string{"gpu/cuda", "gpu/host", "driver/drivertest", "driver/file"}},
+	{"gpu/xfer", []string{"driver", "gpu"}, []string{"gpu/cuda", "gpu/host", "driver/drivertest", "driver/file", "driver/ctrl", "driver/hw/sim", "driver/nvme"}},
 	{"driver", nil, []string{"driver/drivertest"}},
 	{"driver/drivertest", []string{"driver"}, nil},
 	{"driver/nvme", nil, nil},
