@@ -133,6 +133,7 @@ func (s *Store) WarmGPU(ctx context.Context, index int) error {
 	if err != nil {
 		return err
 	}
+	s.gpu.canSum(index) // its stream must be there before any stream waits
 	return m.Warm(ctx)
 }
 

@@ -267,13 +267,28 @@ type holes struct {
 	mu   sync.Mutex
 	busy int
 	most int
+	all  int
+	meet chan struct{} // if there is one, the second read waits here for another
 }
 
 func (h *holes) ReadAt(b []byte, off int64) (int, error) {
 	h.mu.Lock()
 	h.busy++
 	h.most = max(h.most, h.busy)
+	if h.meet != nil && h.busy == 2 {
+		close(h.meet)
+		h.meet = nil
+	}
+	meet := h.meet
+	h.all++
+	wait := meet != nil && h.all == 2 // the first one is alone: it tells how fast they are
 	h.mu.Unlock()
+	if wait {
+		select {
+		case <-meet:
+		case <-time.After(20 * time.Second): // none came
+		}
+	}
 	time.Sleep(time.Millisecond)
 	h.mu.Lock()
 	h.busy--
@@ -409,7 +424,8 @@ func TestStrict(t *testing.T) {
 // TestI4LateNeverLands: the context ends the wait; the registration stays held
 // until the copies ended.
 func TestI4LateNeverLands(t *testing.T) {
-	r := newRig(t, host.Options{Faults: host.Faults{CopyDelay: 100 * time.Millisecond}}, xfer.Options{Lanes: 1})
+	gate := make(chan struct{})
+	r := newRig(t, host.Options{Faults: host.Faults{Run: func(gpu.Copy) error { <-gate; return nil }}}, xfer.Options{Lanes: 1})
 	reg, err := r.tab.Register(r.mem.Ptr(), 1<<20)
 	if err != nil {
 		t.Fatal(err)
@@ -427,6 +443,7 @@ func TestI4LateNeverLands(t *testing.T) {
 	if _, err := r.m.Read(c, f, 0, r.mem.Ptr(), 4096); !errors.Is(err, base.ErrTimeout) || !strings.Contains(err.Error(), "all 1 are in use") {
 		t.Errorf("no lane: %v", err)
 	}
+	close(gate)
 	for end := time.Now().Add(time.Minute); reg.InFlight() > 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
 	}
 	if err := reg.Close(); err != nil {
@@ -581,7 +598,7 @@ func TestPinnedTimeout(t *testing.T) {
 // that several lanes work on it.
 func TestSmallRequestsAreShared(t *testing.T) {
 	r := newRig(t, host.Options{}, xfer.Options{Lanes: 4})
-	h := &holes{data: noise(t, 1<<20), from: 1 << 40}
+	h := &holes{data: noise(t, 1<<20), from: 1 << 40, meet: make(chan struct{})}
 	if n, err := r.m.Read(context.Background(), xfer.Reader(h), 0, r.mem.Ptr(), 1<<20); n != 1<<20 || err != nil {
 		t.Fatal(n, err)
 	}
