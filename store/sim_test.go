@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/ugds-store/ugds/driver/hw/sim"
 	"github.com/ugds-store/ugds/driver/nvme"
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/testenv"
 	"github.com/ugds-store/ugds/meta"
 	"github.com/ugds-store/ugds/meta/metatest"
 	"github.com/ugds-store/ugds/store"
@@ -91,11 +93,21 @@ func TestE09EventKinds(t *testing.T) {
 	if err := put("without metadata", store.Sync); !errors.Is(err, store.ErrUnknown) {
 		t.Errorf("metadata that fails: %v", err)
 	}
-	if e := next(t, sub, store.EventMeta); e.Err == nil {
-		t.Errorf("metadata: %+v", e)
+	ctx, cancel := context.WithTimeout(bg, time.Minute)
+	defer cancel()
+	for left := []store.EventKind{store.EventMeta, store.EventReadOnly}; len(left) > 0; { // either may be first
+		e, err := sub.Next(ctx)
+		if err != nil {
+			t.Fatalf("no events %v: %v", left, err)
+		}
+		if i := slices.Index(left, e.Kind); i >= 0 {
+			if left = slices.Delete(left, i, i+1); e.Err == nil {
+				t.Errorf("%+v", e)
+			}
+		}
 	}
-	if e := next(t, sub, store.EventReadOnly); e.Err == nil || s.ReadOnly() == nil {
-		t.Errorf("read-only: %+v", e)
+	if s.ReadOnly() == nil {
+		t.Error("not read-only")
 	}
 	sub.Close()
 	_ = s.Close(bg) // its metadata is gone
@@ -137,7 +149,11 @@ func TestH11StagingFull(t *testing.T) {
 	if !errors.Is(err, store.ErrTimeout) {
 		t.Errorf("without buffers: %v", err)
 	}
-	if used, took := processTime(t)-cpu, time.Since(began); used > took/20 {
+	part := time.Duration(20)
+	if testenv.Race {
+		part = 4
+	}
+	if used, took := processTime(t)-cpu, time.Since(began); used > took/part {
 		t.Errorf("waiting took %v of processor in %v", used, took)
 	}
 	b.sims[0].Hold(false)
