@@ -99,39 +99,6 @@ func (b *gpuBox) put(key string, p gpu.Ptr, n int64) error {
 	return b.ns.Put(bg, []byte(key), store.OnGPU(p, n), store.PutOptions{Replace: true})
 }
 
-// equal compares what the devices and the mover counted (I10).
-func (b *gpuBox) equal() {
-	b.t.Helper()
-	if err := b.s.Flush(bg); err != nil {
-		b.t.Fatal(err)
-	}
-	var moved, counted [2]int64
-	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) { // the idle mark may be under way
-		st := b.s.Stats()
-		moved, counted = [2]int64{}, [2]int64{}
-		for _, p := range st.Paths {
-			if p.Write {
-				moved[1] += p.Bytes
-			} else {
-				moved[0] += p.Bytes
-			}
-		}
-		for _, d := range st.Devices {
-			counted[0] += d.ReadBytes
-			counted[1] += d.WriteBytes
-		}
-		counted[0] -= b.base[0]
-		counted[1] -= b.base[1]
-		if moved == counted {
-			return
-		}
-		if time.Now().After(end) {
-			b.t.Errorf("the mover counted %d read and written, the devices %d", moved, counted)
-			return
-		}
-	}
-}
-
 // TestGPUValues: values of every size go from GPU memory to the store and back,
 // whole and in parts, alone and in batches, beside host memory and regions in one
 // list, and nothing beside them changes.

@@ -214,6 +214,39 @@ func (b *box) reopen() {
 	b.open()
 }
 
+// equal compares what the devices and the mover counted (I10).
+func (b *box) equal() {
+	b.t.Helper()
+	if err := b.s.Flush(bg); err != nil {
+		b.t.Fatal(err)
+	}
+	var moved, counted [2]int64
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) { // the idle mark may be under way
+		st := b.s.Stats()
+		moved, counted = [2]int64{}, [2]int64{}
+		for _, p := range st.Paths {
+			if p.Write {
+				moved[1] += p.Bytes
+			} else {
+				moved[0] += p.Bytes
+			}
+		}
+		for _, d := range st.Devices {
+			counted[0] += d.ReadBytes
+			counted[1] += d.WriteBytes
+		}
+		counted[0] -= b.base[0]
+		counted[1] -= b.base[1]
+		if moved == counted {
+			return
+		}
+		if time.Now().After(end) {
+			b.t.Errorf("the mover counted %d read and written, the devices %d", moved, counted)
+			return
+		}
+	}
+}
+
 // fill gives n seeded bytes.
 func fill(seed uint64, n int) []byte {
 	b := make([]byte, n)
