@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * compat.h: what differs between kernels. The HAVE_ macros are answers of the
+ * What differs between kernels. The HAVE_ macros are answers of the
  * compile tests in probes/, never guesses from a version number.
  */
 #ifndef UGDS_COMPAT_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * dmabuf.c: memory of other devices, and taking it back.
+ * Memory of other devices, and taking it back.
  */
 #include <linux/dma-buf.h>
 #include <linux/dma-mapping.h>
@@ -27,9 +27,9 @@ static void ugds_moved(struct dma_buf_attachment *att)
 		return;
 	if (ugds_iommu(ud) != UGDS_IOMMU_STRICT)
 		ugds_isolate(ud, UGDS_WHY_REVOKED);
+	ugds_region_died(r);
 	dma_buf_unmap_attachment(att, r->sgt, DMA_BIDIRECTIONAL);
 	r->sgt = NULL;
-	WRITE_ONCE(r->dead, true);
 	trace_ugds_step(MINOR(ud->dev.devt), UGDS_STEP_REVOKED, r->id);
 	ugds_count_revoked(ud);
 }
@@ -117,7 +117,10 @@ static int attach(struct ugds_region *r, struct ugds_import *a)
 	return ret;
 }
 
-/* Imports a dma-buf; flags, offset and length are checked. ud->lock is held. */
+/*
+ * Imports a dma-buf; flags, offset and length are checked. 1 is that of
+ * ugds_region_add(). ud->lock is held.
+ */
 int ugds_import(struct ugds_file *f, struct ugds_import *a)
 {
 	struct ugds_region *r = ugds_region_new(f, UGDS_DMABUF);
@@ -140,6 +143,8 @@ int ugds_import(struct ugds_file *f, struct ugds_import *a)
 	ret = attach(r, a);
 	if (!ret)
 		ret = ugds_region_add(r);
+	if (ret > 0)
+		return ret;
 	if (ret)
 		goto drop;
 	a->region = r->id;

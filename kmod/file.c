@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * file.c: the node of a controller: who may open it, and what the owner may ask.
+ * The node of a controller: who may open it, and what the owner may ask.
  */
 #include <linux/eventfd.h>
 #include <linux/fs.h>
@@ -15,18 +15,8 @@
 #include "internal.h"
 #include "trace.h"
 
-/* Both locks that stopping a controller needs. */
-void ugds_lock(struct ugds_device *ud)
-{
-	device_lock(&ud->pdev->dev);
-	mutex_lock(&ud->lock);
-}
-
-void ugds_unlock(struct ugds_device *ud)
-{
-	mutex_unlock(&ud->lock);
-	device_unlock(&ud->pdev->dev);
-}
+/* How often memory is mapped anew to get other bus addresses. */
+#define PARK_TRIES	16
 
 static void set_owner(struct ugds_device *ud, struct ugds_file *f)
 {
@@ -57,6 +47,7 @@ static struct ugds_file *file_new(struct ugds_device *ud, struct file *filp)
 	f->pid = get_pid(task_tgid(current));
 	f->mapping = filp->f_mapping;
 	xa_init_flags(&f->regions, XA_FLAGS_ALLOC);
+	INIT_LIST_HEAD(&f->parked);
 	return f;
 }
 
@@ -123,6 +114,9 @@ int ugds_retry_stuck(struct ugds_device *ud)
  */
 static int admit(struct ugds_device *ud)
 {
+	int ret;
+	u32 how;
+
 	if (ud->gone || ud->state == UGDS_GONE)
 		return -ENODEV;
 	if (ud->owner)
@@ -135,7 +129,16 @@ static int admit(struct ugds_device *ud)
 		if (security_locked_down(LOCKDOWN_PCI_ACCESS))
 			return -EACCES;
 	}
-	return ugds_retry_stuck(ud);
+	ret = ugds_retry_stuck(ud);
+	/*
+	 * Firmware or another driver may have left it enabled, with queues in memory
+	 * that is somebody else's by now.
+	 */
+	if (!ret && readl(ud->bar + NVME_CC) & NVME_CC_EN)
+		ret = ugds_stop(ud, 0, false, &how);
+	if (!ret && ud->state == UGDS_GONE)
+		ret = -ENODEV;
+	return ret;
 }
 
 static int ugds_open(struct inode *inode, struct file *filp)
@@ -292,7 +295,7 @@ static int do_info(struct ugds_file *f, struct ugds_info *a)
 	mutex_lock(&ud->lock);
 	a->iommu = ugds_iommu(ud);
 	a->vectors = ud->vectors;
-	a->caps = UGDS_CAP_DMABUF;
+	a->caps = UGDS_CAPS_BUILT;
 	if (!ud->gone && !pcie_reset_flr(pdev, true))
 		a->caps |= UGDS_CAP_RESET;
 	mutex_unlock(&ud->lock);
@@ -325,8 +328,18 @@ static int do_stop(struct ugds_file *f, struct ugds_stop *a)
 	return ret;
 }
 
+/* What is left to say when every address was one of a dead region. */
+static int no_address(int ret, __u32 *why)
+{
+	if (ret <= 0)
+		return ret;
+	*why = UGDS_WHY_REVOKED;
+	return -EBUSY;
+}
+
 static int do_map(struct ugds_file *f, struct ugds_map *a)
 {
+	int ret, n = 0;
 	u64 end;
 
 	a->why = UGDS_WHY_NONE;
@@ -340,12 +353,14 @@ static int do_map(struct ugds_file *f, struct ugds_map *a)
 		a->why = UGDS_WHY_TOO_LARGE;
 		return -E2BIG;
 	}
-	return ugds_map(f, a);
+	while ((ret = ugds_map(f, a)) > 0 && ++n < PARK_TRIES)
+		;
+	return no_address(ret, &a->why);
 }
 
 static int do_import(struct ugds_file *f, struct ugds_import *a)
 {
-	int ret = -ENODEV;
+	int ret = -ENODEV, n = 0;
 
 	a->why = UGDS_WHY_NONE;
 	if (a->flags & ~UGDS_IMPORT_MOVABLE || a->reserved || !a->len)
@@ -360,14 +375,39 @@ static int do_import(struct ugds_file *f, struct ugds_import *a)
 	}
 	mutex_lock(&f->ud->lock);
 	if (!f->ud->gone)
-		ret = ugds_import(f, a);
+		while ((ret = ugds_import(f, a)) > 0 && ++n < PARK_TRIES)
+			;
 	mutex_unlock(&f->ud->lock);
-	return ret;
+	return no_address(ret, &a->why);
+}
+
+static int do_nvidia(struct ugds_file *f, struct ugds_nvidia *a)
+{
+	int ret = -ENODEV, n = 0;
+	u64 end;
+
+	a->why = UGDS_WHY_NONE;
+	if (a->flags || !a->len || check_add_overflow(a->addr, a->len, &end))
+		return -EINVAL;
+	if ((a->addr | a->len) & (UGDS_NVIDIA_PAGE - 1)) {
+		a->why = UGDS_WHY_MISALIGNED;
+		return -EINVAL;
+	}
+	if (a->len > UGDS_MAP_MAX) {
+		a->why = UGDS_WHY_TOO_LARGE;
+		return -E2BIG;
+	}
+	mutex_lock(&f->ud->lock);
+	if (!f->ud->gone)
+		while ((ret = ugds_nvidia_map(f, a)) > 0 && ++n < PARK_TRIES)
+			;
+	mutex_unlock(&f->ud->lock);
+	return no_address(ret, &a->why);
 }
 
 static int do_alloc(struct ugds_file *f, struct ugds_alloc *a)
 {
-	int ret = -ENODEV;
+	int ret = -ENODEV, n = 0;
 
 	a->why = UGDS_WHY_NONE;
 	if (!a->len)
@@ -378,9 +418,10 @@ static int do_alloc(struct ugds_file *f, struct ugds_alloc *a)
 	}
 	mutex_lock(&f->ud->lock);
 	if (!f->ud->gone)
-		ret = ugds_alloc(f, a);
+		while ((ret = ugds_alloc(f, a)) > 0 && ++n < PARK_TRIES)
+			;
 	mutex_unlock(&f->ud->lock);
-	return ret;
+	return no_address(ret, &a->why);
 }
 
 static int do_segments(struct ugds_file *f, struct ugds_segments *a)
@@ -463,6 +504,7 @@ union ugds_arg {
 	struct ugds_unmap unmap;
 	struct ugds_vector vector;
 	struct ugds_events events;
+	struct ugds_nvidia nvidia;
 };
 
 static int dispatch(struct ugds_file *f, unsigned int cmd, union ugds_arg *a)
@@ -488,6 +530,8 @@ static int dispatch(struct ugds_file *f, unsigned int cmd, union ugds_arg *a)
 		return do_vector(f, &a->vector);
 	case UGDS_IOC_EVENTS:
 		return do_events(f, &a->events);
+	case UGDS_IOC_NVIDIA:
+		return do_nvidia(f, &a->nvidia);
 	}
 	return -ENOTTY;
 }

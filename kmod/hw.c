@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * hw.c: starting and stopping the controller, and what the kernel knows of it.
+ * Starting and stopping the controller, and what the kernel knows of it.
  *
  * The rule that everything here serves: memory is unmapped and unpinned only after
  * the controller was seen to be unable to reach it.
@@ -21,6 +21,8 @@
 #define DISABLE_MS_CFS	1000
 /* An exporter waits while its memory is taken from a device with pending reads. */
 #define REVOKE_MS	1000
+/* How long the bus may take to recover from an error: a reset, and a second to wake. */
+#define RECOVERY_MS	10000
 
 #ifdef UGDS_TEST_FAULTS
 static bool never_stops;
@@ -29,6 +31,32 @@ MODULE_PARM_DESC(never_stops, "for tests: nothing shows that a controller has st
 #else
 #define never_stops false
 #endif
+
+/*
+ * Both locks that stopping a controller needs. While the bus recovers from an error
+ * the registers answer nonsense, and what is found then says nothing about the
+ * controller; the bus needs device_lock to go on. So this waits, but not for ever: a
+ * recovery that failed leaves the device as it is.
+ */
+void ugds_lock(struct ugds_device *ud)
+{
+	unsigned long end = jiffies + msecs_to_jiffies(RECOVERY_MS);
+
+	for (;;) {
+		device_lock(&ud->pdev->dev);
+		mutex_lock(&ud->lock);
+		if (ud->pdev->error_state != pci_channel_io_frozen || time_after(jiffies, end))
+			return;
+		ugds_unlock(ud);
+		msleep(20);
+	}
+}
+
+void ugds_unlock(struct ugds_device *ud)
+{
+	mutex_unlock(&ud->lock);
+	device_unlock(&ud->pdev->dev);
+}
 
 enum ugds_iommu ugds_iommu(struct ugds_device *ud)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * internal.h: what the files of ugds.ko share.
+ * What the files of ugds.ko share.
  *
  * Locks, outermost first:
  *
@@ -9,7 +9,8 @@
  *   ugds_device.lock         open and close, start, stop and reset, interrupts,
  *                            the DMA API; never held while user memory is touched
  *   dma_resv of a dma-buf    taken inside it to map and unmap; exporters call
- *                            ugds_moved() with it held
+ *                            ugds_moved() with it held. For memory of NVIDIA's
+ *                            driver its locks, and nv_lock inside them
  *   ugds_device.hw_lock      bus mastering, the state and the status page; a leaf,
  *                            and no memory is allocated under it: reclaim may run
  *                            an exporter, which comes back through ugds_moved()
@@ -23,6 +24,7 @@
 
 #include <linux/cdev.h>
 #include <linux/device.h>
+#include <linux/list.h>
 #include <linux/mutex.h>
 #include <linux/pci.h>
 #include <linux/scatterlist.h>
@@ -58,15 +60,16 @@ struct ugds_device {
 	u64 table_end;
 	u32 vectors;
 	const char *refusal;		/* why nobody may open it, or NULL */
+	struct pci_saved_state *config;	/* as it was when the driver took it */
 
-	struct mutex lock;		/* see above, as for the others */
+	struct mutex lock;		/* as said above */
 	struct ugds_file *stuck;	/* what a controller that did not stop may still use */
 	struct task_struct *resetting;	/* whose function reset is ours */
 
-	struct mutex vma_lock;
+	struct mutex vma_lock;		/* as said above */
 	bool gone;			/* written under lock and vma_lock */
 
-	struct mutex hw_lock;
+	struct mutex hw_lock;		/* as said above */
 	struct ugds_file *owner;	/* written under lock and hw_lock */
 	void __iomem *bar;		/* the same; NULL once the driver let go */
 	enum ugds_state state;
@@ -86,9 +89,11 @@ struct ugds_file {
 	struct xarray regions;		/* changed under lock and vma_lock */
 	u32 last_region;
 	u32 count;
+	atomic_t dead;			/* regions that are, and have not ended */
+	struct list_head parked;	/* regions that nobody gets: see ugds_region_add() */
 };
 
-enum ugds_kind { UGDS_HOST, UGDS_QUEUE, UGDS_DMABUF };
+enum ugds_kind { UGDS_HOST, UGDS_QUEUE, UGDS_DMABUF, UGDS_NVIDIA };
 
 /* Memory that the controller can reach. */
 struct ugds_region {
@@ -96,6 +101,7 @@ struct ugds_region {
 	enum ugds_kind kind;
 	u32 id;
 	bool dead;			/* its exporter took it back */
+	struct list_head link;		/* in ugds_file.parked */
 	unsigned long npages;		/* charged */
 	u32 nsegs;
 	struct ugds_segment *segs;
@@ -110,9 +116,13 @@ struct ugds_region {
 	struct dma_buf_attachment *att;
 	struct sg_table *sgt;
 	bool exporter_pinned;
+
+	struct ugds_nv *nv;		/* UGDS_NVIDIA */
 };
 
 /* hw.c: the controller itself. */
+void ugds_lock(struct ugds_device *ud);
+void ugds_unlock(struct ugds_device *ud);
 enum ugds_iommu ugds_iommu(struct ugds_device *ud);
 void ugds_flush_iotlb(struct ugds_device *ud);
 int ugds_start(struct ugds_device *ud);
@@ -124,6 +134,7 @@ void ugds_count_revoked(struct ugds_device *ud);
 /* region.c, pin.c, dmabuf.c: memory. */
 int ugds_region_list(struct ugds_region *r, struct sg_table *sgt, u64 skip, u64 len);
 int ugds_region_add(struct ugds_region *r);
+void ugds_region_died(struct ugds_region *r);
 struct ugds_region *ugds_region_new(struct ugds_file *f, enum ugds_kind kind);
 void ugds_region_drop(struct ugds_region *r);
 int ugds_region_end(struct ugds_file *f, u32 id);
@@ -139,6 +150,24 @@ void ugds_free(struct ugds_region *r);
 int ugds_import(struct ugds_file *f, struct ugds_import *a);
 void ugds_detach(struct ugds_region *r);
 
+/* nvpeer.c: memory of NVIDIA GPUs, in modules that were built for it. */
+#ifdef UGDS_WITH_NVIDIA
+#define UGDS_CAPS_BUILT	(UGDS_CAP_DMABUF | UGDS_CAP_NVIDIA)
+int ugds_nvidia_map(struct ugds_file *f, struct ugds_nvidia *a);
+void ugds_nvidia_end(struct ugds_region *r);
+#else
+#define UGDS_CAPS_BUILT	UGDS_CAP_DMABUF
+static inline int ugds_nvidia_map(struct ugds_file *f, struct ugds_nvidia *a)
+{
+	a->why = UGDS_WHY_NOT_BUILT;
+	return -EOPNOTSUPP;
+}
+
+static inline void ugds_nvidia_end(struct ugds_region *r)
+{
+}
+#endif
+
 /* irq.c: interrupts. */
 u32 ugds_count_vectors(struct pci_dev *pdev);
 void ugds_irqs_open(struct ugds_file *f);
@@ -147,8 +176,6 @@ int ugds_irq_set(struct ugds_file *f, u32 vector, int eventfd);
 
 /* file.c: the node; main.c: the driver. */
 extern const struct file_operations ugds_fops;
-void ugds_lock(struct ugds_device *ud);
-void ugds_unlock(struct ugds_device *ud);
 void ugds_zap(struct ugds_device *ud);
 void ugds_file_end(struct ugds_file *f, int stopped);
 int ugds_retry_stuck(struct ugds_device *ud);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * irq.c: MSI-X vectors, each of which signals an eventfd.
+ * MSI-X vectors, each of which signals an eventfd.
  */
 #include <linux/eventfd.h>
 #include <linux/interrupt.h>

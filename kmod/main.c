@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * main.c: the PCI driver: binding, removal, errors of the bus, power.
+ * The PCI driver: binding, removal, errors of the bus, power.
  *
  * The driver has no table of devices: it binds only to a controller whose
  * driver_override names it.
@@ -44,6 +44,7 @@ static void ugds_dev_release(struct device *dev)
 
 	ida_free(&ugds_minors, MINOR(dev->devt));
 	pci_dev_put(ud->pdev);
+	kfree(ud->config);
 	kfree(ud);
 }
 
@@ -156,7 +157,13 @@ static int claim(struct ugds_device *ud)
 		goto unmap;
 	dma_set_max_seg_size(&pdev->dev, UINT_MAX);
 	ud->refusal = find_refusal(ud);
-	pci_save_state(pdev); /* for recovery from bus errors */
+	/* For recovery from errors of the bus: every reset uses up what the core saved. */
+	ret = pci_save_state(pdev);
+	ud->config = pci_store_saved_state(pdev);
+	if (ret || !ud->config) {
+		ret = -ENOMEM;
+		goto unmap;
+	}
 	return 0;
 unmap:
 	iounmap(ud->bar);
@@ -279,13 +286,17 @@ static void ugds_remove(struct pci_dev *pdev)
 	put_device(&ud->dev);
 }
 
-/* Shutdown and kexec: the next kernel must not meet a running controller. */
+/*
+ * Shutdown and kexec: the next kernel must not meet a running controller. The owner
+ * may still run, so it loses the registers, as in a removal.
+ */
 static void ugds_shutdown(struct pci_dev *pdev)
 {
 	struct ugds_device *ud = pci_get_drvdata(pdev);
 	u32 how;
 
 	mutex_lock(&ud->lock);
+	ugds_zap(ud);
 	ugds_stop(ud, 0, false, &how);
 	ugds_set_state(ud, UGDS_GONE, UGDS_WHY_SHUTDOWN);
 	mutex_unlock(&ud->lock);
@@ -298,9 +309,10 @@ static int ugds_suspend(struct device *dev)
 	int ret = 0;
 
 	mutex_lock(&ud->lock);
-	if (ud->owner) {
-		pci_notice(ud->pdev, "%s: no suspend while process %d has it open\n",
-			   dev_name(&ud->dev), pid_nr(ud->owner->pid));
+	if (ud->owner || ud->stuck) {
+		pci_notice(ud->pdev, "%s: no suspend while process %d %s\n", dev_name(&ud->dev),
+			   pid_nr((ud->owner ?: ud->stuck)->pid),
+			   ud->owner ? "has it open" : "left it running");
 		ret = -EBUSY;
 	}
 	mutex_unlock(&ud->lock);
@@ -333,11 +345,15 @@ static pci_ers_result_t ugds_error_detected(struct pci_dev *pdev, pci_channel_st
 	return PCI_ERS_RESULT_CAN_RECOVER;
 }
 
+/* After a reset of the slot the function knows nothing. Bus mastering stays off. */
 static pci_ers_result_t ugds_slot_reset(struct pci_dev *pdev)
 {
+	struct ugds_device *ud = pci_get_drvdata(pdev);
+
+	if (pci_load_saved_state(pdev, ud->config))
+		return PCI_ERS_RESULT_DISCONNECT;
 	pci_restore_state(pdev);
 	pci_clear_master(pdev);
-	pci_save_state(pdev);
 	return PCI_ERS_RESULT_RECOVERED;
 }
 

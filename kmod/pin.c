@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * pin.c: pages of the process, pinned and mapped.
+ * Pages of the process, pinned and mapped.
  */
 #include <linux/dma-mapping.h>
 #include <linux/mm.h>
@@ -93,7 +93,8 @@ static int map(struct ugds_region *r, struct ugds_map *a)
 
 /*
  * Pins and maps user memory; address and length are checked. The pages are pinned
- * before any lock is taken, since that takes mmap_lock and may wait for I/O.
+ * before any lock is taken, since that takes mmap_lock and may wait for I/O. 1 is
+ * that of ugds_region_add().
  */
 int ugds_map(struct ugds_file *f, struct ugds_map *a)
 {
@@ -118,9 +119,9 @@ int ugds_map(struct ugds_file *f, struct ugds_map *a)
 		ret = -ENODEV;
 	if (!ret)
 		ret = map(r, a);
-	if (ret) {
+	if (ret < 0) {
 		ugds_region_drop(r);
-	} else {
+	} else if (!ret) {
 		a->region = r->id;
 		a->segments = r->nsegs;
 	}

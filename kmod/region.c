@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * region.c: the table of regions, what they cost, and queue memory.
+ * The table of regions, what they cost, and queue memory.
  */
 #include <linux/dma-mapping.h>
 #include <linux/mm.h>
@@ -112,9 +112,58 @@ struct ugds_region *ugds_region_new(struct ugds_file *f, enum ugds_kind kind)
 }
 
 /*
+ * Tells whether bus addresses of r are those of a region that its exporter took back
+ * and its owner has not ended. ud->lock is held.
+ */
+static bool overlaps_dead(struct ugds_region *r)
+{
+	struct ugds_region *d;
+	unsigned long id;
+	u32 i, j;
+
+	if (!atomic_read(&r->file->dead) || ugds_iommu(r->file->ud) < UGDS_IOMMU_LAZY)
+		return false;
+	xa_for_each(&r->file->regions, id, d) {
+		if (!READ_ONCE(d->dead))
+			continue;
+		for (i = 0; i < d->nsegs; i++)
+			for (j = 0; j < r->nsegs; j++)
+				if (r->segs[j].addr < d->segs[i].addr + d->segs[i].len &&
+				    d->segs[i].addr < r->segs[j].addr + r->segs[j].len)
+					return true;
+	}
+	return false;
+}
+
+/* Notes that the exporter takes the region back; before it is unmapped. */
+void ugds_region_died(struct ugds_region *r)
+{
+	WRITE_ONCE(r->dead, true);
+	atomic_inc(&r->file->dead);
+}
+
+/* Ends the regions that were parked for nothing but dead ones. ud->lock is held. */
+static void unpark(struct ugds_file *f)
+{
+	struct ugds_region *r, *next;
+	LIST_HEAD(list);
+
+	if (atomic_read(&f->dead))
+		return;
+	list_splice_init(&f->parked, &list);
+	list_for_each_entry_safe(r, next, &list, link)
+		ugds_region_drop(r);
+}
+
+/*
  * Gives the region an identifier and enters it in the table. Identifiers start
  * again only after 2^20, so that a late UNMAP does not hit another region; they
  * must fit above UGDS_MMAP_STATUS in a file offset. ud->lock is held.
+ *
+ * 1 means that the region got bus addresses that commands may still name, of memory
+ * that was taken back behind a strict IOMMU: what they do must hit nothing. So the
+ * region is parked, which keeps those addresses from everybody, and the caller makes
+ * another one.
  */
 int ugds_region_add(struct ugds_region *r)
 {
@@ -124,6 +173,10 @@ int ugds_region_add(struct ugds_region *r)
 
 	if (f->count >= UGDS_REGIONS_MAX)
 		return -ENOSPC;
+	if (overlaps_dead(r)) {
+		list_add_tail(&r->link, &f->parked);
+		return 1;
+	}
 	mutex_lock(&ud->vma_lock);
 	ret = xa_alloc_cyclic(&f->regions, &r->id, r, XA_LIMIT(2, (1 << 20) - 1),
 			      &f->last_region, GFP_KERNEL_ACCOUNT);
@@ -152,7 +205,12 @@ void ugds_region_drop(struct ugds_region *r)
 	case UGDS_DMABUF:
 		ugds_detach(r);
 		break;
+	case UGDS_NVIDIA:
+		ugds_nvidia_end(r);
+		break;
 	}
+	if (r->dead)
+		atomic_dec(&r->file->dead);
 	kvfree(r->segs);
 	kfree(r);
 }
@@ -169,6 +227,7 @@ int ugds_region_end(struct ugds_file *f, u32 id)
 		return -ENOENT;
 	f->count--;
 	ugds_region_drop(r);
+	unpark(f);
 	return 0;
 }
 
@@ -182,6 +241,7 @@ void ugds_regions_end(struct ugds_file *f)
 		ugds_region_end(f, id);
 		cond_resched();
 	}
+	unpark(f);
 }
 
 static void free_pages_of(struct ugds_region *r)
@@ -237,7 +297,7 @@ void ugds_free(struct ugds_region *r)
 	ugds_uncharge(r->file, npages);
 }
 
-/* Queue memory: a->len is checked. ud->lock is held. */
+/* Queue memory: a->len is checked. 1 is that of ugds_region_add(). ud->lock is held. */
 int ugds_alloc(struct ugds_file *f, struct ugds_alloc *a)
 {
 	struct ugds_device *ud = f->ud;
@@ -279,6 +339,8 @@ int ugds_alloc(struct ugds_file *f, struct ugds_alloc *a)
 	r->segs[0] = (struct ugds_segment){ r->addr, (u64)npages << PAGE_SHIFT };
 	r->nsegs = 1;
 	ret = ugds_region_add(r);
+	if (ret > 0)
+		return ret;
 	if (ret)
 		goto drop;
 	a->region = r->id;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * trace.h: one trace event for the steps whose order matters: that a controller
+ * One trace event for the steps whose order matters: that a controller
  * stops before its memory is unmapped and unpinned.
  */
 #undef TRACE_SYSTEM

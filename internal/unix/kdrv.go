@@ -18,11 +18,13 @@ const (
 	KdrvAllocMax    = 4 << 20 // bytes of one allocation
 	KdrvSegmentsMax = 4096    // segments of one KdrvSegments
 	KdrvStopMsMax   = 130000
+	KdrvNVIDIAPage  = 64 << 10 // bytes, what KdrvDoNVIDIA is made of
 
 	KdrvMmapStatus = 1 << 40 // file offset of the status page
 
 	KdrvCapDMABuf = 1 << 0
 	KdrvCapReset  = 1 << 1
+	KdrvCapNVIDIA = 1 << 2
 
 	KdrvStopReset     = 1 << 0 // flag of KdrvStop
 	KdrvImportMovable = 1 << 0 // flag of KdrvImport
@@ -61,8 +63,11 @@ const (
 // KdrvWhy is why a state came about or a request was refused.
 type KdrvWhy uint32
 
-// KdrvWhyExporterPin: an exporter that does not pin.
-const KdrvWhyExporterPin KdrvWhy = 13
+// Reasons that callers tell apart: an exporter does not pin, the module lacks it.
+const (
+	KdrvWhyExporterPin KdrvWhy = 13
+	KdrvWhyNotBuilt    KdrvWhy = 17
+)
 
 // kdrvWhys says each in words; the order is that of the header.
 var kdrvWhys = [...]string{
@@ -83,6 +88,7 @@ var kdrvWhys = [...]string{
 	"the exporter does not map the memory for this device",
 	"the range is not inside the dma-buf",
 	"a former owner's controller could not be stopped",
+	"the module was built without it",
 }
 
 // String says why, in words.
@@ -139,6 +145,13 @@ type KdrvAlloc struct {
 	Why                      KdrvWhy
 }
 
+// KdrvNVIDIA is struct ugds_nvidia.
+type KdrvNVIDIA struct {
+	Addr, Len               uint64
+	Flags, Region, Segments uint32
+	Why                     KdrvWhy
+}
+
 // KdrvSegment is struct ugds_segment.
 type KdrvSegment struct{ Addr, Len uint64 }
 
@@ -190,6 +203,7 @@ const (
 	kdrvUnmapNr    = kdrvWrite | 8<<16 | 0xC7<<8 | 7
 	kdrvVectorNr   = kdrvWrite | 8<<16 | 0xC7<<8 | 8
 	kdrvEventsNr   = kdrvWrite | 8<<16 | 0xC7<<8 | 9
+	kdrvNVIDIANr   = kdrvRead | kdrvWrite | 32<<16 | 0xC7<<8 | 10
 )
 
 // KdrvGetInfo asks what the controller and the module are. It works for every
@@ -215,6 +229,9 @@ func KdrvDoImport(f *FD, a *KdrvImport) error { return Ioctl(f, kdrvImportNr, a)
 
 // KdrvDoAlloc makes queue memory, to be mapped at a.MmapOffset.
 func KdrvDoAlloc(f *FD, a *KdrvAlloc) error { return Ioctl(f, kdrvAllocNr, a) }
+
+// KdrvDoNVIDIA maps memory of an NVIDIA GPU without a dma-buf.
+func KdrvDoNVIDIA(f *FD, a *KdrvNVIDIA) error { return Ioctl(f, kdrvNVIDIANr, a) }
 
 // KdrvSegments copies segments of a region from the given one on into list, and
 // tells how many. ESTALE when the region was revoked.

@@ -5,4 +5,5 @@ extern const struct dma_buf_attach_ops probe;
 static void moved(struct dma_buf_attachment *att)
 {
 }
+
 const struct dma_buf_attach_ops probe = { .invalidate_mappings = moved };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * fakegpu.c: exports the BAR of a PCI device as a dma-buf. For tests only: whoever
+ * Exports the BAR of a PCI device as a dma-buf. For tests only: whoever
  * may open the node reads and writes any BAR.
  */
 #include <linux/dma-buf.h>

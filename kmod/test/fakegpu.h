@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 WITH Linux-syscall-note */
 /*
- * fakegpu.h: the test-only module that plays a GPU: it exports a range of the BAR of
+ * The test-only module that plays a GPU: it exports a range of the BAR of
  * any PCI device as a dma-buf, through /dev/ugds_fakegpu.
  */
 #ifndef UGDS_FAKEGPU_H

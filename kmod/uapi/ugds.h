@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 WITH Linux-syscall-note */
 /*
- * ugds.h: how user space drives one NVMe controller through ugds.ko.
+ * How user space drives one NVMe controller through ugds.ko.
  *
  * A node /dev/ugds_drvN (class ugds_drv) is one controller that was bound to the
  * driver by its driver_override. It has one opener at a time, and only the address
- * space that opened it may use the file. Closing the last descriptor, or the death
- * of the process, stops the controller before its memory is given back.
+ * space that opened it may use the file. Closing the last descriptor, as the death
+ * of its processes does, stops the controller before its memory is given back.
  *
  * The layout is the same for every processor: fields have fixed widths and natural
  * alignment, and padding is spelt out. Fields called reserved are zero, and so are
@@ -49,6 +49,7 @@ enum ugds_iommu {
 /* Bits of ugds_info.caps. */
 #define UGDS_CAP_DMABUF		(1ULL << 0)	/* UGDS_IOC_IMPORT */
 #define UGDS_CAP_RESET		(1ULL << 1)	/* the function can be reset */
+#define UGDS_CAP_NVIDIA		(1ULL << 2)	/* UGDS_IOC_NVIDIA */
 
 struct ugds_info {
 	__u32 abi_version;
@@ -95,6 +96,7 @@ enum ugds_why {
 	UGDS_WHY_EXPORTER_MAP,	/* the exporter does not map */
 	UGDS_WHY_RANGE,		/* the range is not inside the dma-buf */
 	UGDS_WHY_NOT_STOPPED,	/* a former owner's controller could not be stopped */
+	UGDS_WHY_NOT_BUILT,	/* the module was built without it */
 };
 
 /*
@@ -162,6 +164,24 @@ struct ugds_import {
 	__u32 reserved;
 };
 
+/* Pages in which NVIDIA's driver hands out memory, bytes. */
+#define UGDS_NVIDIA_PAGE	0x10000ULL
+
+/*
+ * Maps memory of an NVIDIA GPU of the caller, which CUDA has allocated, for where
+ * the driver cannot export it as a dma-buf. Freeing it ends the region, as a
+ * revocation by an exporter does. EOPNOTSUPP, with UGDS_WHY_NOT_BUILT, when the module
+ * was built without it.
+ */
+struct ugds_nvidia {
+	__u64 addr;		/* in CUDA, a multiple of UGDS_NVIDIA_PAGE */
+	__u64 len;		/* bytes, a multiple of UGDS_NVIDIA_PAGE */
+	__u32 flags;		/* 0 */
+	__u32 region;		/* out */
+	__u32 segments;		/* out */
+	__u32 why;		/* out, on error */
+};
+
 /*
  * Gives zeroed memory for queues, which is contiguous for the controller and
  * coherent, near it. It is mapped into the process at mmap_offset, and counts
@@ -220,5 +240,6 @@ struct ugds_events {
 #define UGDS_IOC_UNMAP		_IOW(UGDS_IOC_TYPE, 7, struct ugds_unmap)
 #define UGDS_IOC_VECTOR		_IOW(UGDS_IOC_TYPE, 8, struct ugds_vector)
 #define UGDS_IOC_EVENTS		_IOW(UGDS_IOC_TYPE, 9, struct ugds_events)
+#define UGDS_IOC_NVIDIA		_IOWR(UGDS_IOC_TYPE, 10, struct ugds_nvidia)
 
 #endif /* UGDS_UAPI_H */

@@ -76,7 +76,7 @@ func (d *Device) end(region uint32) error {
 // refused makes an error of what the module says.
 func (d *Device) refused(op, object string, why unix.KdrvWhy, err error) error {
 	class := map[unix.Errno]error{unix.ENODEV: base.ErrDeviceGone, unix.EOPNOTSUPP: base.ErrNotSupported,
-		unix.EINVAL: base.ErrInvalid, unix.ENOSPC: base.ErrNoSpace, unix.ERANGE: base.ErrOutOfRange}[unix.ErrnoOf(err)]
+		unix.EINVAL: base.ErrInvalid, unix.ENOSPC: base.ErrNoSpace, unix.ERANGE: base.ErrOutOfRange, unix.EBUSY: base.ErrBusy}[unix.ErrnoOf(err)]
 	switch {
 	case class == nil && why == 0:
 		return base.Wrap(op, object, err)
@@ -94,7 +94,7 @@ type mapping struct {
 	segs    []hw.Seg
 	dead    atomic.Bool
 	seen    atomic.Uint32 // revocations of the device when this was last looked at
-	fd      bool
+	foreign bool          // memory of an exporter, who may take it back
 }
 
 // Map implements hw.Memory. The kernel maps whole pages, so the device could reach
@@ -142,8 +142,7 @@ func (d *Device) MapFD(fd int, off, n int64) (hw.Mapping, error) {
 	if err := d.usableMemory("import a dma-buf for"); err != nil {
 		return nil, err
 	}
-	m := &mapping{d: d, fd: true}
-	m.seen.Store(d.revoked())
+	m := d.foreign()
 	a := unix.KdrvImport{FD: int32(fd), Offset: uint64(off), Len: uint64(n)}
 	err := unix.KdrvDoImport(d.fd, &a)
 	if err != nil && a.Why == unix.KdrvWhyExporterPin {
@@ -154,15 +153,63 @@ func (d *Device) MapFD(fd int, off, n int64) (hw.Mapping, error) {
 	if err != nil {
 		return nil, d.refused("import a dma-buf for", d.id.Target, a.Why, err)
 	}
-	d.live.Add(1)
-	if err := m.add(a.Region, a.Segments); err != nil {
-		class := map[unix.Errno]error{unix.ESTALE: base.ErrClosed, unix.ENOENT: base.ErrDeviceGone}[unix.ErrnoOf(err)]
-		if class != nil { // between the two requests
-			err = base.Errorf("import a dma-buf for", d.id.Target, class, "the memory was taken back or the device away: %w", err)
-		}
-		return nil, errors.Join(err, m.Unmap())
+	if err := m.list("import a dma-buf for", a.Region, a.Segments); err != nil {
+		return nil, err
 	}
 	return m, nil
+}
+
+// MapNVIDIA maps n bytes at an address in CUDA, of memory that this process has
+// allocated on an NVIDIA GPU, for where the driver cannot export it as a dma-buf; MapFD
+// is the better way. The kernel maps whole pages of 64 KiB, so the device could reach
+// what is around them too. Freeing the memory revokes the mapping. ErrNotSupported
+// when the module was built without NVIDIA's driver, or that refuses the memory.
+// It has only run with a module that plays that driver.
+func (d *Device) MapNVIDIA(addr uint64, n int64) (hw.Mapping, error) {
+	const op = "map memory of a GPU for"
+	const page = unix.KdrvNVIDIAPage
+	if n < 1 || addr > 1<<63 {
+		return nil, base.Errorf(op, d.id.Target, base.ErrInvalid, "%d bytes at %#x", n, addr)
+	}
+	if err := d.usableMemory(op); err != nil {
+		return nil, err
+	}
+	m := d.foreign()
+	first := addr &^ (page - 1)
+	a := unix.KdrvNVIDIA{Addr: first, Len: (addr+uint64(n)+page-1)&^(page-1) - first}
+	err := unix.KdrvDoNVIDIA(d.fd, &a)
+	if unix.ErrnoOf(err) == unix.ENOTTY { // a module older than the request
+		a.Why, err = unix.KdrvWhyNotBuilt, unix.EOPNOTSUPP
+	}
+	if err != nil {
+		return nil, d.refused(op, d.id.Target, a.Why, err)
+	}
+	if err := m.list(op, a.Region, a.Segments); err != nil {
+		return nil, err
+	}
+	m.trim(addr-first, uint64(n))
+	return m, nil
+}
+
+// foreign is a mapping, yet empty, of memory that can be taken back.
+func (d *Device) foreign() *mapping {
+	m := &mapping{d: d, foreign: true}
+	m.seen.Store(d.revoked())
+	return m
+}
+
+// list is add for a region that may be gone by now. After an error nothing is mapped.
+func (m *mapping) list(op string, region, n uint32) error {
+	m.d.live.Add(1)
+	err := m.add(region, n)
+	if err == nil {
+		return nil
+	}
+	class := map[unix.Errno]error{unix.ESTALE: base.ErrClosed, unix.ENOENT: base.ErrDeviceGone}[unix.ErrnoOf(err)]
+	if class != nil { // between the two requests
+		err = base.Errorf(op, m.d.id.Target, class, "the memory was taken back or the device away: %w", err)
+	}
+	return errors.Join(err, m.Unmap())
 }
 
 // add appends the segments of a region.
@@ -209,7 +256,7 @@ func (m *mapping) Segments() []hw.Seg { return m.segs }
 // Revoked implements hw.Revocable. Only after a revocation somewhere on the device
 // does it ask the kernel.
 func (m *mapping) Revoked() bool {
-	if !m.fd {
+	if !m.foreign {
 		return false
 	}
 	if m.dead.Load() {

@@ -144,6 +144,10 @@ func setUp(f *unix.FD, target string) (*Device, error) {
 
 // Describe says in a line how the module sees the controller.
 func (d *Device) Describe() string {
-	return fmt.Sprintf("module %s, interface %d, IOMMU %s, %d interrupt vectors", Module, d.info.ABIVersion,
+	s := fmt.Sprintf("module %s, interface %d, IOMMU %s, %d interrupt vectors", Module, d.info.ABIVersion,
 		d.info.IOMMU, d.info.Vectors)
+	if d.info.Caps&unix.KdrvCapNVIDIA != 0 {
+		s += ", built for NVIDIA's driver"
+	}
+	return s
 }
