@@ -12,7 +12,7 @@ RACEPKGS  = ./internal/... ./alloc/... ./driver/... ./meta/... ./store/... ./gpu
 # The size of the demo's workload; make demo DEMO_SIZE=256MiB for a small disk.
 DEMO_SIZE ?= 1GiB
 
-.PHONY: build ugdsctl demo test crash race fuzz counts bench lint soak lab lab-full kmod
+.PHONY: build ugdsctl demo test crash race fuzz counts bench lint soak lab lab-full lab-kasan kmod
 
 ## build: programs into bin/, and everything once more for arm64
 build: ugdsctl
@@ -85,6 +85,10 @@ lab:
 lab-full:
 	@mkdir -p bin
 	$(GO) run ./tools/lab -full -jobs 2 -cover bin/lab.cover $(if $(TRACE),-trace $(TRACE))
+
+## lab-kasan: the kernel module under a kernel with KASAN and lockdep, which it builds from source the first time
+lab-kasan:
+	$(GO) run ./tools/lab -kasan
 
 ## soak: the long forms, for a night; each run has seeds of its own
 soak:

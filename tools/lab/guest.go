@@ -135,7 +135,7 @@ func (b *builder) initrd(s *shape, file string) error {
 		}
 	}
 	if s.kmod {
-		if err := b.addOwn(t, &order); err != nil {
+		if err := b.addOwn(t, &order, s.bare); err != nil {
 			return err
 		}
 	}
@@ -147,8 +147,52 @@ func (b *builder) initrd(s *shape, file string) error {
 		t[traceFile] = treeFile{data: text}
 	}
 	t["mods/order"] = treeFile{data: []byte(strings.Join(order, "\n") + "\n")}
-	var script strings.Builder
+	var first, next []suite
 	for _, u := range s.suites {
+		if u.next {
+			next = append(next, u)
+		} else {
+			first = append(first, u)
+		}
+	}
+	if err := b.addSuites(t, first); err != nil {
+		return err
+	}
+	if next != nil {
+		if err := b.addNext(t, next); err != nil {
+			return err
+		}
+	}
+	out, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	if err := t.writeCPIO(out); err != nil {
+		_ = out.Close()
+		return err
+	}
+	return out.Close()
+}
+
+// addNext puts the kernel into t once more, with a RAM disk that runs other suites and
+// loads no module.
+func (b *builder) addNext(t tree, suites []suite) error {
+	next := tree{"init": t["init"], "bin/busybox": t["bin/busybox"], "mods/order": {}}
+	if err := b.addSuites(next, suites); err != nil {
+		return err
+	}
+	var disk bytes.Buffer
+	if err := next.writeCPIO(&disk); err != nil {
+		return err
+	}
+	t["next/initrd"] = treeFile{data: disk.Bytes()}
+	return t.copyIn("next/kernel", b.kernel.Image)
+}
+
+// addSuites puts test binaries into t, and the script that runs them.
+func (b *builder) addSuites(t tree, suites []suite) error {
+	var script strings.Builder
+	for _, u := range suites {
 		bin, err := b.testBinary(u.pkg)
 		if err != nil {
 			return err
@@ -164,19 +208,11 @@ func (b *builder) initrd(s *shape, file string) error {
 		if options.cover != "" {
 			args = append([]string{"-test.coverprofile", "/tmp/" + u.name + ".cover"}, args...)
 		}
-		fmt.Fprintf(&script, "echo '%s%s'\n/%s -test.v -test.timeout %s %s\necho; echo \"%s%s $?\"\n", markSuite, u.name,
-			name, suiteLimit, shellWords(args), markEnd, u.name)
+		fmt.Fprintf(&script, "echo '%s%s'\n/%s -test.v -test.timeout %s %s\ncode=$?; echo; echo \"%s%s $code\"\n", markSuite, u.name,
+			name, patience*suiteLimit, shellWords(args), markEnd, u.name)
 	}
 	t["suites"] = treeFile{data: []byte(script.String())}
-	out, err := os.Create(file)
-	if err != nil {
-		return err
-	}
-	if err := t.writeCPIO(out); err != nil {
-		_ = out.Close()
-		return err
-	}
-	return out.Close()
+	return nil
 }
 
 // traceFile is where the guest has the trace, if one is given.

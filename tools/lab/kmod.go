@@ -11,21 +11,25 @@ import (
 
 // ownModules are the modules of this repository, and the files that kmod's build
 // makes of them.
-var ownModules = map[string]string{"ugds": "ugds.ko", "ugds_fakegpu": "test/ugds_fakegpu.ko"}
+var ownModules = map[string]string{"ugds": "ugds.ko", "ugds_fakegpu": "test/ugds_fakegpu.ko", "ugds_fakenv": "test/ugds_fakenv.ko"}
 
-// addOwn builds the repository's module and the one that plays a GPU for the guest's
-// kernel, once, and puts them into t. A warning of the compiler is a failure.
-func (b *builder) addOwn(t tree, order *[]string) error {
-	dir := filepath.Join(b.tmp, "kmod")
+// addOwn builds the repository's module for the guest's kernel, once, with those that
+// play a GPU and NVIDIA's driver, and puts them into t. A bare one is built without
+// NVIDIA's driver. A warning of the compiler is a failure.
+func (b *builder) addOwn(t tree, order *[]string, bare bool) error {
+	dir, names := filepath.Join(b.tmp, "kmod"), []string{"ugds_fakenv", "ugds", "ugds_fakegpu"}
+	if bare {
+		dir, names = dir+"-bare", names[1:]
+	}
 	if _, err := os.Stat(dir); err != nil {
 		if err := os.CopyFS(dir, os.DirFS(filepath.Join(b.root, "kmod"))); err != nil {
 			return err
 		}
-		if err := makeModules(dir, b.kernel.Headers); err != nil {
+		if err := makeModules(dir, b.kernel.Headers, bare); err != nil {
 			return err
 		}
 	}
-	for _, name := range []string{"ugds", "ugds_fakegpu"} {
+	for _, name := range names {
 		data, err := os.ReadFile(filepath.Join(dir, ownModules[name]))
 		if err != nil {
 			return err
@@ -48,8 +52,11 @@ func (b *builder) addOwn(t tree, order *[]string) error {
 
 // makeModules builds a copy of kmod. A warning of the compiler, or of sparse where it is
 // installed, is a failure.
-func makeModules(dir, headers string) error {
+func makeModules(dir, headers string, bare bool) error {
 	args := []string{"-C", dir, "KDIR=" + headers, "UGDS_TEST=m", "W=1"}
+	if !bare {
+		args = append(args, "NVIDIA_SRC="+filepath.Join(dir, "test/nvidia"))
+	}
 	if _, err := exec.LookPath("sparse"); err == nil {
 		args = append(args, "C=1")
 	}
@@ -107,5 +114,5 @@ func (b *builder) buildOld() error {
 	if err := os.CopyFS(copied, os.DirFS(filepath.Join(b.root, "kmod"))); err != nil {
 		return err
 	}
-	return makeModules(copied, headers)
+	return makeModules(copied, headers, false)
 }

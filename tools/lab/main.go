@@ -2,7 +2,7 @@
 // write: it boots QEMU with an NVMe controller, an IOMMU and a device BAR as GPU
 // memory, once for each shape of machine, and runs test binaries in the guest.
 //
-//	lab [-full] [-jobs N] [-shape REGEXP] [-run REGEXP] [-cache DIR] [-keep]
+//	lab [-full | -kasan] [-jobs N] [-shape REGEXP] [-run REGEXP] [-cache DIR] [-keep]
 //
 // It installs what it needs when it runs as root, and takes its kernel from the
 // Debian archive that this machine uses. KVM is used where it works. The exit
@@ -20,6 +20,7 @@ import (
 
 var options struct {
 	full, keep, update, verbose bool
+	kasan                       bool
 	shape, run, cache, accel    string
 	cover, trace                string
 	seed                        uint64
@@ -30,6 +31,7 @@ func say(format string, args ...any) { fmt.Printf("lab: "+format+"\n", args...) 
 
 func main() {
 	flag.BoolVar(&options.full, "full", false, "the long shapes too")
+	flag.BoolVar(&options.kasan, "kasan", false, "the shapes of the module under a kernel that watches it, built from source")
 	flag.BoolVar(&options.keep, "keep", false, "keep images and logs, and say where")
 	flag.BoolVar(&options.update, "update", false, "ask the archive for a newer kernel")
 	flag.BoolVar(&options.verbose, "v", false, "print everything that the guests wrote")
@@ -51,7 +53,7 @@ func main() {
 }
 
 func lab() (int, error) {
-	if err := need(); err != nil {
+	if err := need(programs); err != nil {
 		return 2, err
 	}
 	if options.cache == "" {
@@ -65,7 +67,11 @@ func lab() (int, error) {
 	if err != nil {
 		return 2, err
 	}
-	k, err := findKernel(cache, options.update)
+	find := findKernel
+	if options.kasan {
+		find, shapes, patience = kasanKernel, kasanShapes(), kasanPatience
+	}
+	k, err := find(cache, options.update)
 	if err != nil {
 		return 2, err
 	}

@@ -4,15 +4,29 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 )
 
-// programs are what the lab runs, the packages that they come from, and whether only
-// the long form needs them.
-var programs = []struct {
+// tool is a program, or a file by its whole path, the package that it comes from, and
+// whether only the long form needs it.
+type tool struct {
 	program, pkg string
 	long         bool
-}{
+}
+
+// there tells whether it is installed.
+func (t tool) there() bool {
+	if filepath.IsAbs(t.program) {
+		_, err := os.Stat(t.program)
+		return err == nil
+	}
+	_, err := exec.LookPath(t.program)
+	return err == nil
+}
+
+// programs are what the lab runs.
+var programs = []tool{
 	{"qemu-system-x86_64", "qemu-system-x86", false},
 	{"busybox", "busybox-static", false},
 	{"xz", "xz-utils", false},
@@ -24,11 +38,11 @@ var programs = []struct {
 }
 
 // need installs what is missing. Only the superuser can; others are told.
-func need() error {
+func need(tools []tool) error {
 	var missing []string
-	for _, p := range programs {
-		if _, err := exec.LookPath(p.program); err != nil && (options.full || !p.long) {
-			missing = append(missing, p.pkg)
+	for _, t := range tools {
+		if !t.there() && (options.full || !t.long) {
+			missing = append(missing, t.pkg)
 		}
 	}
 	if len(missing) == 0 {

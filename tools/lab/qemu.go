@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -15,11 +16,14 @@ import (
 const (
 	initLimit  = 90 * time.Second // until userland
 	kvmLimit   = 25 * time.Second // the same under KVM, which takes two where it is real
-	suiteLimit = "8m"             // of one suite, in the guest
+	suiteLimit = 8 * time.Minute  // of one suite, in the guest
 	bootLimit  = 15 * time.Minute // of a whole boot
 	quietLimit = 4 * time.Minute  // without a new line from the guest
 	pollEvery  = 100 * time.Millisecond
 )
+
+// patience is how many times slower than usual the kernel is.
+var patience time.Duration = 1
 
 // boot is one run of a machine.
 type boot struct {
@@ -60,7 +64,7 @@ func (b *boot) start() error {
 	accel := map[string]string{"kvm": "kvm", "tcg": "tcg,thread=multi"}[b.accel]
 	args := []string{"-M", "q35,kernel-irqchip=split", "-accel", accel,
 		"-cpu", cpus[b.accel],
-		"-smp", "2", "-m", "768M", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+		"-smp", "2", "-m", cmp.Or(b.shape.memory, "768M"), "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", b.kernel.Image, "-initrd", b.path("initrd"), "-append", b.shape.cmdline(),
 		"-serial", "file:" + b.path("console.log"), "-serial", "file:" + b.path("tests.log"),
 		"-chardev", "socket,id=ctl,path=" + b.path("ctl.sock") + ",server=on,wait=off", "-serial", "chardev:ctl",
@@ -107,14 +111,14 @@ func (b *boot) wait() error {
 		}
 		why := ""
 		switch {
-		case size == 0 && b.accel == "kvm" && (time.Since(begin) > kvmLimit || b.said("qemu.log", "KVM internal error")):
+		case size == 0 && b.accel == "kvm" && (time.Since(begin) > patience*kvmLimit || b.said("qemu.log", "KVM internal error")):
 			why = "KVM does not work here"
-		case size == 0 && time.Since(begin) > initLimit:
-			why = fmt.Sprintf("no userland after %v", initLimit)
-		case time.Since(begin) > bootLimit:
-			why = fmt.Sprintf("not done after %v", bootLimit)
-		case time.Since(heard) > quietLimit:
-			why = fmt.Sprintf("nothing heard for %v", quietLimit)
+		case size == 0 && time.Since(begin) > patience*initLimit:
+			why = fmt.Sprintf("no userland after %v", patience*initLimit)
+		case time.Since(begin) > patience*bootLimit:
+			why = fmt.Sprintf("not done after %v", patience*bootLimit)
+		case time.Since(heard) > patience*quietLimit:
+			why = fmt.Sprintf("nothing heard for %v", patience*quietLimit)
 		default:
 			continue
 		}

@@ -135,7 +135,7 @@ const (
 
 // kernelTrouble is what must not stand in a kernel's log.
 var kernelTrouble = regexp.MustCompile(`WARNING: |BUG: |Oops|general protection|kernel panic|Kernel panic|` +
-	`unable to handle|use-after-free|refcount_t: |hung_task|blocked for more than|` + faultMemory)
+	`unable to handle|use-after-free|refcount_t: |INFO: trying to register|hung_task|blocked for more than|` + faultMemory)
 
 // kernelFaults lists the lines of a kernel's log that no test has expected.
 func kernelFaults(log []string) (out []string) {

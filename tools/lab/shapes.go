@@ -16,6 +16,8 @@ type shape struct {
 	append  string   // for the kernel's command line
 	modules []string // kernel modules to load, beside what they need
 	kmod    bool     // and the repository's own, see kmod/
+	bare    bool     // that without NVIDIA's driver
+	memory  string   // of the machine, as QEMU takes it; empty: enough
 	devices []string // arguments of QEMU; DIR stands for the folder of the shape
 	images  []image
 	suites  []suite
@@ -33,6 +35,7 @@ type suite struct {
 	name string
 	pkg  string   // package of the tests, relative to the module
 	args []string // flags of the test binary
+	next bool     // in a second kernel, which the last of the others starts and does not end
 }
 
 const (
@@ -90,6 +93,13 @@ func pluggedSSD(n int) []string {
 	return join([]string{"-device", "pcie-root-port,id=slot0,slot=1,chassis=1"}, ssd(n, ",bus=slot0,share-rw=on"))
 }
 
+// portSSD is one below a port that can report errors of the bus. It says to be a slow one:
+// of a fast one the kernel expects that it tells when its link works again after a reset of
+// the bus, and QEMU's does not.
+func portSSD(n int) []string {
+	return join([]string{"-device", "pcie-root-port,id=port0,slot=2,chassis=2,x-speed=5,x-width=1"}, ssd(n, ",bus=port0"))
+}
+
 // ns is a namespace on a disk image, of the controller that comes before it.
 func ns(image int, bus, options string) []string {
 	return []string{"-blockdev", fmt.Sprintf("driver=file,node-name=f%d,filename=DIR/ssd%d.raw,discard=unmap", image, image),
@@ -123,11 +133,12 @@ func join(parts ...[]string) (out []string) {
 	return out
 }
 
-// devices are those of most shapes. The guest sorts by address, so that the one in a
-// slot is the last controller.
-var devices = join(ssd(0, ",mdts=7"), ssd(1, ",mdts=5"), fakeGPU(), badSSD(2), pluggedSSD(3))
+// devices are those of most shapes. The guest sorts by address, so that those behind ports
+// are the last controllers.
+var devices = join(ssd(0, ",mdts=7"), ssd(1, ",mdts=5"), fakeGPU(), badSSD(2), pluggedSSD(3), portSSD(4))
 
-var images = []image{{"ssd0.raw", diskSize}, {"ssd1.raw", diskSize}, {"ssd2.raw", smallDisk}, {"ssd3.raw", smallDisk}}
+var images = []image{{"ssd0.raw", diskSize}, {"ssd1.raw", diskSize}, {"ssd2.raw", smallDisk}, {"ssd3.raw", smallDisk},
+	{"ssd4.raw", smallDisk}}
 
 // bindDevices are controllers that go from driver to driver. The last has two namespaces.
 var bindDevices = join(ssd(0, ""), ssd(1, ""), controller(2, ""), ns(2, "nvme2", ",nsid=1"), ns(3, "nvme2", ",nsid=2"))
@@ -161,7 +172,7 @@ var shapes = []shape{
 		modules: []string{"vfio-pci", "vfio_iommu_type1"},
 		devices: devices, images: images,
 		suites: []suite{{name: "vfio", pkg: "tools/lab/guest",
-			args: []string{"-transport", "vfio", "-test.skip", skipped + "|^Test(Kdrv|Format|Bind|Long|Cut|Lockdown)"}}},
+			args: []string{"-transport", "vfio", "-test.skip", skipped + "|^Test(Kdrv|Format|Bind|Long|Cut|Lockdown|Kexec|NextKernel|Inject|Suspend)"}}},
 	},
 	{
 		name: "identity", long: true, iommu: true, append: noKernelDriver + " iommu=pt", kmod: true,
@@ -170,10 +181,16 @@ var shapes = []shape{
 			args: []string{"-transport", "kdrv", "-test.run", "^Test(Check|Kdrv|Seam|Lockdown)", "-test.skip", skipped}}},
 	},
 	{
-		name: "bounce", long: true, append: noKernelDriver + " swiotlb=force", kmod: true,
+		name: "bounce", long: true, append: noKernelDriver + " swiotlb=force", kmod: true, bare: true,
 		devices: join(ssd(0, ""), farSSD(1)), images: []image{{"ssd0.raw", smallDisk}, {"ssd1.raw", smallDisk}},
 		suites: []suite{{name: "kdrv", pkg: "tools/lab/guest",
-			args: []string{"-transport", "kdrv", "-test.run", "^TestKdrvBounces|^TestCheck", "-test.skip", skipped}}},
+			args: []string{"-transport", "kdrv", "-test.run", "^TestKdrv(Bounces|NVIDIA)|^TestCheck", "-test.skip", skipped}}},
+	},
+	{
+		name: "kexec", long: true, append: noKernelDriver, kmod: true,
+		devices: devices, images: images,
+		suites: []suite{{name: "kdrv", pkg: "tools/lab/guest", args: []string{"-transport", "kdrv", "-test.run", "^TestKexec$"}},
+			{name: "next", pkg: "tools/lab/guest", args: []string{"-test.run", "^TestNextKernel$"}, next: true}},
 	},
 	{ // the kernel's own driver has the disks when it starts
 		name: "bind", kmod: true, modules: []string{"ext4", "dm-mod", "raid1"},

@@ -9,6 +9,7 @@ import (
 
 	"os"
 
+	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/unix"
 )
 
@@ -29,6 +30,7 @@ type gpuMove struct {
 const (
 	gpuStatic = 1 << 0
 	gpuNoPin  = 1 << 1
+	gpuBytes  = 64 * base.MiB // of its memory
 
 	gpuExportNr = 3<<30 | 32<<16 | 0xC8<<8
 	gpuMoveNr   = 1<<30 | 8<<16 | 0xC8<<8 | 1
@@ -46,14 +48,20 @@ func gpuDo[T any](t testing.TB, request uintptr, arg *T) {
 	}
 }
 
+// pciNumber is an address in one number, as the modules take it.
+func pciNumber(t testing.TB, address string) uint32 {
+	t.Helper()
+	var domain, bus, slot, function uint32
+	if _, err := fmt.Sscanf(address, "%x:%x:%x.%x", &domain, &bus, &slot, &function); err != nil {
+		t.Fatal(err)
+	}
+	return domain<<16 | bus<<8 | slot<<3 | function
+}
+
 // gpuMemory exports n bytes at off of the GPU's memory as a dma-buf, and maps them.
 func gpuMemory(t testing.TB, off, n int64, flags uint32) (buf *unix.FD, view []byte) {
 	t.Helper()
-	var domain, bus, slot, function uint32
-	if _, err := fmt.Sscanf(nth(t, classFakeGPU, 0), "%x:%x:%x.%x", &domain, &bus, &slot, &function); err != nil {
-		t.Fatal(err)
-	}
-	a := gpuExport{Address: domain<<16 | bus<<8 | slot<<3 | function, BAR: 2, Offset: uint64(off), Len: uint64(n), Flags: flags}
+	a := gpuExport{Address: pciNumber(t, nth(t, classFakeGPU, 0)), BAR: 2, Offset: uint64(off), Len: uint64(n), Flags: flags}
 	gpuDo(t, gpuExportNr, &a)
 	buf = unix.NewFD(int(a.FD), "GPU memory")
 	view, err := unix.MmapShared(buf, 0, n)

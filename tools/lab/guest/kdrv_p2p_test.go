@@ -5,6 +5,7 @@ package guest
 import (
 	"bytes"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -295,5 +296,61 @@ func TestKdrvRevoke(t *testing.T) {
 	do(t, d, move(driver.OpRead, 0, own.Seg(0, n)))
 	if bytes.Count(own.CPU(), []byte{0x11}) != n {
 		t.Error("the disk holds other bytes")
+	}
+}
+
+// TestKdrvDeadAddress: behind a strict IOMMU commands may still name the addresses of
+// memory that was taken back. Until its owner has ended the region, nothing else is
+// mapped there, however often somebody asks; then its addresses are free again.
+func TestKdrvDeadAddress(t *testing.T) {
+	const n = rawChunk
+	d := kdrvOpen(t, 0)
+	buf, _ := gpuMemory(t, 0, n, 0)
+	dead, err := d.MapFD(buf.Int(), 0, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := dead.Segments()[0]
+	gpuRevoke(t, buf, false)
+	if v, ok := dead.(hw.Revocable); !ok || !v.Revoked() {
+		t.Fatal("it was not taken back")
+	}
+	hits := func() (hit int) {
+		var maps []hw.Mapping
+		for range 8 {
+			mem := region(t, n, 1)
+			m, err := d.Map(mem.CPU())
+			if err != nil {
+				t.Fatal(err)
+			}
+			again, err := d.MapFD(buf.Int(), 0, n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := allocBuffer(t, d, n)
+			defer b.Free()
+			for _, s := range append(append(m.Segments(), again.Segments()...), hw.Seg{Addr: b.Addr, Len: n}) {
+				if s.Addr < gone.Addr+gone.Len && gone.Addr < s.Addr+s.Len {
+					hit++
+				}
+			}
+			maps = append(maps, m, again)
+		}
+		for _, m := range maps {
+			if err := m.Unmap(); err != nil {
+				t.Error(err)
+			}
+		}
+		return hit
+	}
+	strict := d.ID().IOMMU && strings.Contains(d.Describe(), "strict")
+	if hit := hits(); strict && hit > 0 {
+		t.Errorf("%d pieces of memory got addresses of the dead region", hit)
+	}
+	if err := dead.Unmap(); err != nil {
+		t.Error(err)
+	}
+	if hit := hits(); strict && hit == 0 {
+		t.Error("the address did not come back, so this test shows nothing")
 	}
 }

@@ -385,14 +385,3 @@ func TestKdrvRounds(t *testing.T) {
 		bind(t, address, kdrv.Module)
 	}
 }
-
-// TestKdrvNoSuspend: the machine does not go to sleep while a controller is open.
-func TestKdrvNoSuspend(t *testing.T) {
-	d := kdrvOpen(t, 0)
-	if err := os.WriteFile("/sys/power/state", []byte("freeze"), 0); !errors.Is(err, syscall.EBUSY) {
-		t.Errorf("suspend: %v", err)
-	}
-	if _, err := d.Load32(nvme.RegCSTS); err != nil {
-		t.Error(err)
-	}
-}
