@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 
 	"github.com/ugds-store/ugds/driver/file"
@@ -19,15 +20,12 @@ const (
 	fewThreads  = 2
 )
 
-// cellSizes are the sizes of the cells, as far as the file goes.
-func cellSizes() (all []int64) {
-	for _, n := range []int64{1 << 20, 4 << 20, 16 << 20, 128 << 20, 1 << 30} {
-		if n <= *size {
-			all = append(all, n)
-		}
-	}
-	return all
+// upToFile gives the sizes that the file has.
+func upToFile(sizes ...int64) []int64 {
+	return slices.DeleteFunc(sizes, func(n int64) bool { return n > *size })
 }
+
+func cellSizes() []int64 { return upToFile(1<<20, 4<<20, 16<<20, 128<<20, 1<<30) }
 
 // cellRounds is how many rounds a cell gets: short ones vary more.
 func cellRounds(n int64) int {

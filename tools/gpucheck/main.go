@@ -96,26 +96,11 @@ func run() error {
 		return nil
 	}
 	began := time.Now()
-	g, err := gputool.Open(*which)
+	r, err := openRig()
 	if err != nil {
 		return err
 	}
-	opened := time.Since(began)
-	r := &rig{g: g, b: g.Backend, d: g.Device()}
-	if err := r.d.Warm(); err != nil {
-		return err
-	}
-	fmt.Printf("%v: load the library %v, context and kernels %v\n", g, opened, time.Since(began)-opened)
-	if r.mem, err = r.d.Alloc(*size + base.MiB); err != nil {
-		return err
-	}
-	if r.h, err = r.d.AllocHost(*size); err != nil {
-		return err
-	}
-	if err := r.makeFile(); err != nil {
-		return err
-	}
-	defer os.Remove(r.f.Name())
+	defer r.close()
 	var failed []string
 	for _, p := range parts {
 		if *only != "" && !slices.Contains(strings.Split(*only, ","), p.name) {
@@ -135,6 +120,48 @@ func run() error {
 		return fmt.Errorf("failed: %s", strings.Join(failed, ", "))
 	}
 	return nil
+}
+
+// openRig opens the GPU, takes its memory and makes the file that the parts share.
+func openRig() (r *rig, err error) {
+	began := time.Now()
+	g, err := gputool.Open(*which)
+	if err != nil {
+		return nil, err
+	}
+	opened := time.Since(began)
+	r = &rig{g: g, b: g.Backend, d: g.Device()}
+	defer func() {
+		if err != nil {
+			r.close()
+		}
+	}()
+	if err = r.d.Warm(); err != nil {
+		return r, err
+	}
+	fmt.Printf("%v: load the library %v, context and kernels %v\n", g, opened, time.Since(began)-opened)
+	if r.mem, err = r.d.Alloc(*size + base.MiB); err != nil {
+		return r, err
+	}
+	if r.h, err = r.d.AllocHost(*size); err != nil {
+		return r, err
+	}
+	return r, r.makeFile()
+}
+
+// close gives back what openRig took. What cannot be given back ends with the process.
+func (r *rig) close() {
+	if r.f != nil {
+		_ = os.Remove(r.f.Name())
+		_ = r.f.Close()
+	}
+	if r.h != nil {
+		_ = r.h.Close()
+	}
+	if r.mem != nil {
+		_ = r.mem.Close()
+	}
+	_ = r.g.Close()
 }
 
 func (r *rig) makeFile() (err error) {
@@ -365,10 +392,7 @@ func (r *rig) pinned() error {
 	}
 	defer s.Close()
 	fmt.Println("pinned memory to GPU, in turns, GiB/s: size, bare copy, ours, ratio")
-	for _, n := range []int64{64 << 10, 1 << 20, 4 << 20, 16 << 20, 256 << 20, *size} {
-		if n > *size {
-			continue
-		}
+	for _, n := range upToFile(64<<10, 1<<20, 4<<20, 16<<20, 256<<20, 1<<30) {
 		took, err := turns(max(2**rounds, min(40**rounds, int(base.GiB/n))), func() error {
 			n, err := gpu.CopyTick(s, gpu.Copy{Dev: r.mem.Ptr(), Host: r.h.Bytes()[:n]})
 			for err == nil && s.Ticked() < n { // no way to wait is quicker

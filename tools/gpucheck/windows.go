@@ -44,10 +44,7 @@ func (r *rig) callWindows() error {
 	}
 	defer m.Close(ctx)
 	fmt.Println("cached file to GPU, one caller, GiB/s: size, plain loop of one thread, bounce buffers in 16 lanes, windows for the call")
-	for _, n := range []int64{1 << 20, 4 << 20, 16 << 20, 64 << 20, 128 << 20, *size} {
-		if n > *size {
-			continue
-		}
+	for _, n := range upToFile(1<<20, 4<<20, 16<<20, 64<<20, 128<<20, 1<<30) {
 		took, err := turns(cellRounds(n), func() error { return l.read(r.f, r.mem.Ptr(), n) },
 			func() error { _, err := bounce.Read(ctx, xfer.File(f), 0, r.mem.Ptr(), n); return err },
 			func() error { _, err := m.Read(ctx, xfer.File(f), 0, r.mem.Ptr(), n); return err })
