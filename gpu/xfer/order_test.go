@@ -168,8 +168,12 @@ func TestStreamOrder(t *testing.T) {
 // comes to the request, even if the stream itself computed them.
 func TestStreamLateCells(t *testing.T) {
 	r := newRig(t, host.Options{}, xfer.Options{})
-	s := r.stream()
-	q := r.join(r.newOrder(xfer.OrderOptions{}), s)
+	lateCells(t, r, r.newOrder(xfer.OrderOptions{}))
+}
+
+func lateCells(t *testing.T, r *rig, o *xfer.Order) {
+	s, release := r.stream(), r.stream()
+	q := r.join(o, s)
 	data := noise(t, 1<<20)
 	cells, err := r.d.AllocHost(4096)
 	if err != nil {
@@ -203,11 +207,7 @@ func TestStreamLateCells(t *testing.T) {
 	if err := q.Close(); !errors.Is(err, base.ErrBusy) {
 		t.Fatalf("closed with a request in the queue: %v", err)
 	}
-	release, err := r.d.NewStream()
-	if err == nil {
-		err = errors.Join(release.WriteCell(hold.Ptr(), 1), release.Close())
-	}
-	if err != nil {
+	if err := release.WriteCell(hold.Ptr(), 1); err != nil {
 		t.Fatal(err)
 	}
 	if err := req.Wait(ctx(t)); err != nil {

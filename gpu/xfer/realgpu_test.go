@@ -128,6 +128,13 @@ func TestRealStreamOrder(t *testing.T) {
 	}
 }
 
+// TestRealLateCells: sizes and offsets that the stream itself computes.
+func TestRealLateCells(t *testing.T) {
+	if r, o := realRig(t, xfer.Options{}); r != nil {
+		lateCells(t, r, o)
+	}
+}
+
 // TestRealManyStreams: 512 streams wait at once, each with a group of pieces,
 // while other threads register, unregister, allocate, free, and use the checksum
 // for the first time; all end.
