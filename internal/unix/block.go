@@ -51,12 +51,6 @@ func BlockDiscard(f *FD, off, n int64) error {
 	return Ioctl(f, unix.BLKDISCARD, &[2]uint64{uint64(off), uint64(n)})
 }
 
-// BlockZero zeroes [off, off+n) of a block device; the kernel writes zeros when
-// the device has no command for it.
-func BlockZero(f *FD, off, n int64) error {
-	return Ioctl(f, unix.BLKZEROOUT, &[2]uint64{uint64(off), uint64(n)})
-}
-
 // String is the form of /sys/dev/block and /proc/self/mountinfo: "8:1".
 func (d Dev) String() string { return fmt.Sprintf("%d:%d", d.Major, d.Minor) }
 

@@ -7,9 +7,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// IOVMax is the largest number of pieces in one vectored call.
-const IOVMax = 1024
-
 // DSync makes one write durable before it ends (RWF_DSYNC).
 const DSync = unix.RWF_DSYNC
 

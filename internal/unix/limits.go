@@ -32,20 +32,6 @@ func SetRlimit(resource int, l Rlimit) error {
 	return unix.Setrlimit(resource, &unix.Rlimit{Cur: l.Soft, Max: l.Hard})
 }
 
-// RaiseNofile lifts the soft limit of open descriptors to at least want, as far
-// as the hard limit allows, and gives the limit that now holds.
-func RaiseNofile(want uint64) (uint64, error) {
-	l, err := GetRlimit(RlimitNofile)
-	if err != nil || l.Soft >= want {
-		return l.Soft, err
-	}
-	soft := min(want, l.Hard)
-	if err := SetRlimit(RlimitNofile, Rlimit{soft, l.Hard}); err != nil {
-		return l.Soft, err
-	}
-	return soft, nil
-}
-
 // ThreadCPU is the processor time that the calling thread has used so far; the
 // caller has locked its goroutine to the thread.
 func ThreadCPU() (time.Duration, error) {

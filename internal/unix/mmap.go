@@ -34,10 +34,6 @@ func MmapRead(f *FD, off, n int64) ([]byte, error) {
 	return unix.Mmap(f.Int(), off, int(n), unix.PROT_READ, unix.MAP_SHARED)
 }
 
-// ReadAhead asks the kernel to bring the pages of b, a mapping of a file, into the
-// page cache; a hint.
-func ReadAhead(b []byte) { _ = unix.Madvise(b, unix.MADV_WILLNEED) }
-
 // Resident tells how many bytes of b, a mapping of a file that begins on a page, are
 // in the page cache, in whole pages. For files that the caller may not write the
 // kernel says that all of them are.

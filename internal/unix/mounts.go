@@ -18,9 +18,6 @@ type Mount struct {
 	Source string // usually a device node
 }
 
-// Mounts lists the mounts that this process sees.
-func Mounts() ([]Mount, error) { return mountsOf("/proc", "self") }
-
 // MountedElsewhere finds a process that has a block device, or a partition of it, mounted
 // in its own mount namespace, such as one in a container, and where; 0 if there is none
 // that can be seen.

@@ -39,9 +39,7 @@ const (
 	VFIODeviceReset = 1 << 0 // flags of a device
 	VFIODevicePCI   = 1 << 1
 
-	VFIORegionRead  = 1 << 0 // flags of a region
-	VFIORegionWrite = 1 << 1
-	VFIORegionMmap  = 1 << 2
+	VFIORegionMmap = 1 << 2 // a flag of a region
 
 	VFIOPCIBAR0   = 0 // regions of a PCI device; BAR n is region n
 	VFIOPCIConfig = 7
