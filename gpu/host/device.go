@@ -59,12 +59,12 @@ func (d *device) alloc(kind gpu.Kind, plain bool, sizes ...int64) ([]gpu.Memory,
 			return out, base.Errorf("allocate", d.Info().Name, base.ErrNoSpace,
 				"%d bytes, %d of %d are used", n, d.used, b.opt.Bytes)
 		}
-		mem, err := dma.Alloc(n, "host gpu")
+		from, err := b.take(n)
 		if err != nil {
 			return out, err
 		}
 		b.nextID++
-		m := &memory{b: b, dev: d, at: b.next, size: n, id: b.nextID, kind: kind, plain: plain, mem: mem}
+		m := &memory{b: b, dev: d, at: b.next, size: n, id: b.nextID, kind: kind, plain: plain, view: from.Bytes, from: from}
 		b.next += gpu.Ptr(n)
 		d.used += n
 		b.insert(m)
@@ -72,6 +72,18 @@ func (d *device) alloc(kind gpu.Kind, plain bool, sizes ...int64) ([]gpu.Memory,
 	}
 	b.next = gpu.Ptr(base.AlignUp(int64(b.next), gpu.PinPage)) + addressGap
 	return out, nil
+}
+
+// take gives n bytes of memory for an allocation.
+func (b *Backend) take(n int64) (Lent, error) {
+	if b.opt.Memory != nil {
+		return b.opt.Memory(n)
+	}
+	mem, err := dma.Alloc(n, "host gpu")
+	if err != nil {
+		return Lent{}, err
+	}
+	return Lent{Bytes: mem.Bytes(), Free: mem.Free}, nil
 }
 
 func (b *Backend) insert(m *memory) {
@@ -91,14 +103,14 @@ func (b *Backend) Replace(m gpu.Memory) (gpu.Memory, error) {
 	if err := old.Close(); err != nil {
 		return nil, err
 	}
-	mem, err := dma.Alloc(old.size, "host gpu")
+	from, err := b.take(old.size)
 	if err != nil {
 		return nil, err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.nextID++
-	n := &memory{b: b, dev: old.dev, at: old.at, size: old.size, id: b.nextID, kind: old.kind, mem: mem}
+	n := &memory{b: b, dev: old.dev, at: old.at, size: old.size, id: b.nextID, kind: old.kind, view: from.Bytes, from: from}
 	old.dev.used += n.size
 	b.insert(n)
 	return n, nil
@@ -150,7 +162,10 @@ func (d *device) Export(p gpu.Ptr, n int64) (int, error) {
 	if m == nil {
 		return -1, base.Errorf("export", p.String(), base.ErrNotFound, "it was freed meanwhile")
 	}
-	fd, lent, err := peermem.Export(m.mem.Bytes()[p-m.at:][:n])
+	if m.from.Export != nil {
+		return m.from.Export(int64(p-m.at), n)
+	}
+	fd, lent, err := peermem.Export(m.view[p-m.at:][:n])
 	if err != nil {
 		return -1, base.Wrap("export", p.String(), err)
 	}

@@ -31,6 +31,16 @@ type Options struct {
 	Devices int   // 1 if 0
 	Bytes   int64 // memory of each device, 1 GiB if 0
 	Faults  Faults
+	// Memory, if not nil, gives the memory of an allocation of n bytes on a device:
+	// memory that real controllers reach, for tests on such.
+	Memory func(n int64) (Lent, error)
+}
+
+// Lent is memory that is not this process's own.
+type Lent struct {
+	Bytes  []byte                                 // as the processor sees it
+	Export func(off, n int64) (fd int, err error) // a dma-buf of a range, in whole pages
+	Free   func()
 }
 
 // Faults are the knobs. The functions may be called from any goroutine; nil
@@ -142,7 +152,7 @@ func (b *Backend) bytes(p gpu.Ptr, n int64) ([]byte, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if m := b.find(p); m != nil && base.CheckRange(int64(p-m.at), n, m.size) {
-		return m.mem.Bytes()[p-m.at : int64(p-m.at)+n], nil
+		return m.view[p-m.at : int64(p-m.at)+n], nil
 	}
 	for _, h := range b.pinned {
 		if p >= h.at && base.CheckRange(int64(p-h.at), n, int64(len(h.b))) {
@@ -161,8 +171,9 @@ type memory struct {
 	id    uint64
 	kind  gpu.Kind
 	plain bool // without the RDMA property
-	mem   *dma.Mem
-	lent  []*peermem.Memory // its exports
+	view  []byte
+	from  Lent              // where the memory is from
+	lent  []*peermem.Memory // its exports, if it is our own
 }
 
 // revoke takes every export back. A device that uses one is waited for.
@@ -190,7 +201,7 @@ func (m *memory) Close() error {
 	m.b.allocs = slices.Delete(m.b.allocs, i, i+1)
 	delete(m.b.ipc, m.id)
 	m.dev.used -= m.size
-	m.mem.Free()
+	m.from.Free()
 	return nil
 }
 

@@ -61,9 +61,7 @@ func pciNumber(t testing.TB, address string) uint32 {
 // gpuMemory exports n bytes at off of the GPU's memory as a dma-buf, and maps them.
 func gpuMemory(t testing.TB, off, n int64, flags uint32) (buf *unix.FD, view []byte) {
 	t.Helper()
-	a := gpuExport{Address: pciNumber(t, nth(t, classFakeGPU, 0)), BAR: 2, Offset: uint64(off), Len: uint64(n), Flags: flags}
-	gpuDo(t, gpuExportNr, &a)
-	buf = unix.NewFD(int(a.FD), "GPU memory")
+	buf = unix.NewFD(gpuBuf(t, off, n, flags), "GPU memory")
 	view, err := unix.MmapShared(buf, 0, n)
 	if err != nil {
 		t.Fatal(err)
@@ -73,6 +71,14 @@ func gpuMemory(t testing.TB, off, n int64, flags uint32) (buf *unix.FD, view []b
 		_ = buf.Close()
 	})
 	return buf, view
+}
+
+// gpuBuf is a descriptor of a dma-buf of n bytes at off of the GPU's memory.
+func gpuBuf(t testing.TB, off, n int64, flags uint32) int {
+	t.Helper()
+	a := gpuExport{Address: pciNumber(t, nth(t, classFakeGPU, 0)), BAR: 2, Offset: uint64(off), Len: uint64(n), Flags: flags}
+	gpuDo(t, gpuExportNr, &a)
+	return int(a.FD)
 }
 
 // gpuRevoke makes the exporter take its memory back, for good with lose.
