@@ -108,7 +108,8 @@ func lacking(all []probe.Finding, set xfer.Settings) []probe.Finding {
 	}
 	var lacks []string
 	for _, f := range all {
-		if f.Verdict != probe.Good && (strings.HasPrefix(f.Name, "gpu ") || f.Name == "module "+probe.DriverModule) {
+		of := strings.HasPrefix(f.Name, "gpu ") && !strings.HasSuffix(f.Name, streamsPart) || f.Name == "module "+probe.DriverModule
+		if of && f.Verdict != probe.Good {
 			lacks = append(lacks, f.Name+": "+f.Reason)
 		}
 	}
@@ -118,6 +119,9 @@ func lacking(all []probe.Finding, set xfer.Settings) []probe.Finding {
 	return []probe.Finding{{Name: "required", Verdict: probe.Refused, Mend: "set compat_mode to AUTO, and strict to off",
 		Reason: "the settings ask for the direct path; " + strings.Join(lacks, "; ")}}
 }
+
+// streamsPart is what a GPU may lack that the direct path does without.
+const streamsPart = "streams"
 
 // findings tells what a GPU has for the direct path. root is where sys lies.
 func (p *probedGPU) findings(root string) []probe.Finding {
@@ -131,19 +135,24 @@ func (p *probedGPU) findings(root string) []probe.Finding {
 		}
 	}
 	out := []probe.Finding{{Name: name, Verdict: probe.Good, Reason: what}}
-	add := func(part string, good bool, yes, no string) {
+	add := func(part string, good bool, yes, no, mend string) {
 		f := probe.Finding{Name: name + " " + part, Verdict: probe.Good, Reason: yes}
 		if !good {
-			f.Verdict, f.Reason = probe.Fallback, no
+			f.Verdict, f.Reason, f.Mend = probe.Fallback, no, mend
 		}
 		out = append(out, f)
 	}
-	add("export", p.doc.Register == "", "its memory has dma-bufs", "its memory has no dma-buf: "+p.doc.Register)
+	add("export", p.doc.Register == "", "its memory has dma-bufs", "its memory has no dma-buf: "+p.doc.Register,
+		"NVIDIA's open kernel modules export memory, from driver 515 on")
 	add("visibility", in.Ordering >= gpu.OrderingOwner || in.CanFlush,
 		fmt.Sprintf("write ordering %d, flush by the host: %s", in.Ordering, yesNo(in.CanFlush)),
-		"nothing orders what a device writes before what a kernel reads, and nothing flushes it: no direct reads")
-	add("kernels", in.Mover, "small values are carried, and checksums made, by kernels", "no kernels of ours: small values are copied one by one")
-	add("streams", in.MemOps, "streams write and await cells", "streams cannot await cells: ordered requests wait in the call")
+		"nothing orders what a device writes before what a kernel reads, and nothing flushes it: no direct reads",
+		"nothing but another GPU: values are read through host memory")
+	add("kernels", in.Mover, "small values are carried, and checksums made, by kernels",
+		"no kernels of ours: small values are copied one by one, and those with checksums pass host memory",
+		"a GPU of NVIDIA's with compute capability 7.5 or more has them")
+	add(streamsPart, in.MemOps, "streams write and await cells", "streams cannot await cells: ordered requests wait in the call",
+		"a newer driver or GPU")
 	return out
 }
 
