@@ -27,9 +27,6 @@ const (
 const (
 	// bindLimit bounds what the kernel is asked to do in one step.
 	bindLimit = time.Minute
-	// boundLimit is how long a driver may take to appear after it was asked for.
-	boundLimit = 10 * time.Second
-	boundPoll  = 10 * time.Millisecond
 )
 
 // Binding is what Bind and Unbind have done, or would do.
@@ -47,13 +44,12 @@ type binder struct {
 	write func(file, text string) error // an attribute, below sysfs
 	inUse func(k kernel, address string) ([]string, error)
 	claim func(disks []Disk) (release func(), err error)
-	wait  time.Duration // for a driver to appear
 }
 
 func newBinder() binder {
 	return binder{kernel(Sysfs), func(file, text string) error {
 		return os.WriteFile(filepath.Join(Sysfs, file), []byte(text), 0) // one write, as the kernel wants it
-	}, holders, claimDisks, boundLimit}
+	}, holders, claimDisks}
 }
 
 // PlanBind tells what Bind would do, and refuses as Bind would. It reads below sysfs,
@@ -189,18 +185,13 @@ func (b binder) bind(ctx context.Context, address, to string) (Binding, error) {
 	return p, nil
 }
 
-// change takes the driver of a device away and lets the kernel choose another, which
-// has to be want; "" is none.
+// change takes the driver of a device away and gives it to another; "" is none.
 func (b binder) change(ctx context.Context, address, override, want string) error {
 	dir := "bus/pci/devices/" + address
 	if err := b.ask(ctx, dir+"/driver_override", override+"\n"); err != nil {
 		return err
 	}
-	now := b.bound(dir)
-	if now == want {
-		return nil
-	}
-	if now != "" {
+	if now := b.link(dir, "driver"); now != "" && now != want {
 		if err := b.ask(ctx, dir+"/driver/unbind", address); err != nil {
 			return err
 		}
@@ -208,28 +199,16 @@ func (b binder) change(ctx context.Context, address, override, want string) erro
 	if want == "" {
 		return nil
 	}
-	if err := b.ask(ctx, "bus/pci/drivers_probe", address); err != nil {
-		return err
+	// EBUSY: it is bound, perhaps by another thread of the kernel, which names the driver
+	// before that has taken the device; the request waits for the end of that.
+	err := b.ask(ctx, "bus/pci/drivers/"+want+"/bind", address)
+	switch now := b.link(dir, "driver"); {
+	case err != nil && !errors.Is(err, unix.EBUSY):
+		return base.WithHint(err, "the kernel's log says why %s did not take the device", want)
+	case now != want:
+		return base.Errorf("bind", address, base.ErrMismatch, "the driver is %q", now)
 	}
-	for end := time.Now().Add(b.wait); ; time.Sleep(boundPoll) {
-		switch now := b.bound(dir); {
-		case now == want:
-			return nil
-		case now != "", time.Now().After(end), ctx.Err() != nil:
-			return base.WithHint(base.Errorf("wait for", "the driver "+want, base.ErrMismatch, "it is %q", now),
-				"the kernel's log says why it did not take the device")
-		}
-	}
-}
-
-// bound is the driver that has a device, "" if none. The kernel names a driver before it
-// has asked it to take the device, and keeps the device locked until it knows; whoever
-// reads the override waits for that.
-func (b binder) bound(dir string) string {
-	if b.link(dir, "driver") != "" {
-		b.text(dir, "driver_override")
-	}
-	return b.link(dir, "driver")
+	return nil
 }
 
 // ask writes an attribute. The kernel may take long, for a device that does not

@@ -7,9 +7,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/unix"
 )
 
 const anSSD = "0000:01:00.0"
@@ -64,14 +64,15 @@ func (b *bus) write(file, text string) error {
 		b.put(file, text)
 	case strings.HasSuffix(file, "unbind"):
 		b.setDriver("")
-	case strings.HasSuffix(file, "drivers_probe"):
-		want := override
-		if want == "" || want == "(null)" {
-			want = DriverKernel
+	case strings.HasSuffix(file, "/bind"):
+		name := filepath.Base(filepath.Dir(file))
+		switch {
+		case b.driver() != ".":
+			return unix.EBUSY
+		case override != name && (override != "" && override != "(null)" || name != DriverKernel), b.refuses[name]:
+			return unix.ENODEV
 		}
-		if !b.refuses[want] {
-			b.setDriver(want)
-		}
+		b.setDriver(name)
 	}
 	return nil
 }
@@ -93,7 +94,7 @@ func newBus(t *testing.T, driver string) *bus {
 
 func (b *bus) binder(held ...string) binder {
 	return binder{kernel(b.dir), b.write, func(kernel, string) ([]string, error) { return held, nil },
-		func([]Disk) (func(), error) { return func() {}, nil }, 20 * time.Millisecond}
+		func([]Disk) (func(), error) { return func() {}, nil }}
 }
 
 func TestBind(t *testing.T) {
@@ -115,7 +116,7 @@ func TestBindFails(t *testing.T) {
 	for name, change := range map[string]func(b *bus){
 		"the driver refuses":  func(b *bus) { b.refuses[DriverModule] = true },
 		"unbind fails":        func(b *bus) { b.fail = "unbind" },
-		"probe fails":         func(b *bus) { b.fail = "drivers_probe" },
+		"probe fails":         func(b *bus) { b.fail = "/bind" },
 		"no override allowed": func(b *bus) { b.fail = "driver_override" },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -124,7 +125,7 @@ func TestBindFails(t *testing.T) {
 			probes := 0
 			d := b.binder()
 			d.write = func(file, text string) error {
-				if strings.HasSuffix(file, "drivers_probe") {
+				if strings.HasSuffix(file, "/bind") {
 					if probes++; probes > 1 {
 						b.fail = "" // it recovers
 					}

@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/ugds-store/ugds/internal/base"
 )
 
 // TestHolders: whoever has a disk open is named, also by way of a partition or past the
@@ -50,30 +51,21 @@ func TestHolders(t *testing.T) {
 	}
 }
 
-// TestBound: a driver that the kernel names, and then not any more, has not taken the
-// device.
-func TestBound(t *testing.T) {
-	b := newBus(t, DriverModule)
-	d := b.binder()
-	dir := "bus/pci/devices/" + anSSD
-	if got := d.bound(dir); got != DriverModule {
-		t.Errorf("bound to %q", got)
-	}
-	override := filepath.Join(b.dir, dir, "driver_override")
-	if err := errors.Join(os.Remove(override), exec.Command("mkfifo", override).Run()); err != nil {
-		t.Fatal(err)
-	}
-	got := make(chan string)
-	go func() { got <- d.bound(dir) }()
-	w, err := os.OpenFile(override, os.O_WRONLY, 0) // waits for the reader, as the device's lock would make it wait
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.setDriver("")
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if name := <-got; name != "" {
-		t.Errorf("bound to %q", name)
+// TestBindFinished: another thread of the kernel has bound the device meanwhile, to the
+// driver that is wanted or to another one.
+func TestBindFinished(t *testing.T) {
+	for _, got := range []string{DriverModule, DriverVFIO} {
+		b := newBus(t, "")
+		d := b.binder()
+		d.write = func(file, text string) error {
+			if strings.HasSuffix(file, "/bind") {
+				b.setDriver(got)
+			}
+			return b.write(file, text)
+		}
+		err := d.change(t.Context(), anSSD, DriverModule, DriverModule)
+		if got == DriverModule && err != nil || got != DriverModule && !errors.Is(err, base.ErrMismatch) {
+			t.Errorf("bound to %s: %v", got, err)
+		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -72,21 +73,15 @@ func bind(t testing.TB, address, driver string) {
 	}
 	writeSys(t, dir+"/driver_override", driver)
 	eventually(t, address+" is bound to "+driver, func() bool { // a device that was just plugged is not ready for it
-		writeSys(t, sysPCI+"drivers_probe", address)
-		return boundTo(address) == driver
+		// Another thread of the kernel may be at it: then this waits for the end of that.
+		err := os.WriteFile(sysPCI+"drivers/"+driver+"/bind", []byte(address), 0)
+		return (err == nil || errors.Is(err, syscall.EBUSY)) && boundTo(address) == driver
 	})
 }
 
-// boundTo is the driver that has a device, "" if none. The kernel names a driver before it
-// has asked it to take the device, and keeps the device locked until it knows; whoever
-// reads the override waits for that.
+// boundTo is the driver that has a device, "" if none.
 func boundTo(address string) string {
-	dir := sysPCI + "devices/" + address
-	if _, err := os.Readlink(dir + "/driver"); err != nil {
-		return ""
-	}
-	_, _ = os.ReadFile(dir + "/driver_override")
-	to, err := os.Readlink(dir + "/driver")
+	to, err := os.Readlink(sysPCI + "devices/" + address + "/driver")
 	if err != nil {
 		return ""
 	}
