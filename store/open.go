@@ -52,6 +52,12 @@ func examine(ctx context.Context, devices []driver.Device, mo meta.Options) (*op
 	return p, nil
 }
 
+// What an owner can do about parts that do not belong together.
+const (
+	devicesHint = "name the devices of one store, each once; ugdsctl device list tells what they hold"
+	partsHint   = "name the metadata and the devices of one store"
+)
+
 // readDevices reads the superblocks and puts the devices in the order of the pool.
 func (p *opening) readDevices(ctx context.Context, devices []driver.Device) error {
 	n := len(devices)
@@ -83,13 +89,13 @@ func (p *opening) readDevices(ctx context.Context, devices []driver.Device) erro
 		target := d.Info().Target
 		switch {
 		case s.StoreID != first.StoreID:
-			return base.Errorf("open", target, ErrMismatch, "it belongs to store %v, not to %v", s.StoreID, first.StoreID)
+			return base.WithHint(base.Errorf("open", target, ErrMismatch, "it belongs to store %v, not to %v", s.StoreID, first.StoreID), devicesHint)
 		case len(s.Devices) != n:
-			return base.Errorf("open", target, ErrMismatch, "the store has %d devices, %d were given", len(s.Devices), n)
+			return base.WithHint(base.Errorf("open", target, ErrMismatch, "the store has %d devices, %d were given", len(s.Devices), n), devicesHint)
 		case p.devs[s.Index] != nil:
-			return base.Errorf("open", target, ErrMismatch, "it is device %d, and so is %s", s.Index, p.devs[s.Index].Info().Target)
+			return base.WithHint(base.Errorf("open", target, ErrMismatch, "it is device %d, and so is %s", s.Index, p.devs[s.Index].Info().Target), devicesHint)
 		case s.SlabSize != first.SlabSize || s.FPKey != first.FPKey:
-			return base.Errorf("open", target, ErrMismatch, "its superblock differs from that of %s", devices[0].Info().Target)
+			return base.WithHint(base.Errorf("open", target, ErrMismatch, "its superblock differs from that of %s", devices[0].Info().Target), devicesHint)
 		}
 		p.devs[s.Index], p.ios[s.Index], p.quorum[s.Index] = d, io, q
 		if !q.whole {
@@ -115,15 +121,16 @@ func (p *opening) readIdentity(mo meta.Options) (err error) {
 	}
 	if ID(p.id.Store) != p.layout.StoreID {
 		return base.WithHint(base.Errorf("open", mo.Dir, ErrMismatch, "this metadata belongs to store %v, the devices to %v",
-			ID(p.id.Store), p.layout.StoreID), "name the metadata and the devices of one store")
+			ID(p.id.Store), p.layout.StoreID), partsHint)
 	}
 	if len(p.id.Devices) != len(p.devs) {
-		return base.Errorf("open", mo.Dir, ErrMismatch, "this metadata knows %d devices, the superblocks %d", len(p.id.Devices), len(p.devs))
+		return base.WithHint(base.Errorf("open", mo.Dir, ErrMismatch, "this metadata knows %d devices, the superblocks %d",
+			len(p.id.Devices), len(p.devs)), partsHint)
 	}
 	for i, q := range p.quorum {
 		if ID(p.id.Devices[i]) != q.super.DeviceID {
-			return base.Errorf("open", mo.Dir, ErrMismatch, "device %d is %v in the metadata and %v on %s",
-				i, ID(p.id.Devices[i]), q.super.DeviceID, p.devs[i].Info().Target)
+			return base.WithHint(base.Errorf("open", mo.Dir, ErrMismatch, "device %d is %v in the metadata and %v on %s",
+				i, ID(p.id.Devices[i]), q.super.DeviceID, p.devs[i].Info().Target), partsHint)
 		}
 		// The epoch rises in the metadata first, then on the devices.
 		switch e := q.super.Epoch; {
