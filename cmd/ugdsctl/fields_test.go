@@ -139,8 +139,8 @@ func documents(t *testing.T) map[string]*fields {
 		"explain --gpu host none",
 		"STATS",
 		"stats --pid 1",
-		"bench --device sim:size=64MiB --size 4KiB --bytes 1MiB",
-		"bench --device S/data.ugds --size 4KiB --bytes 1MiB",
+		"bench --device sim:size=64MiB,service=fixed --size 4KiB --bytes 8MiB", // long enough for a figure of the processor
+		"bench --device S/data.ugds --size 4KiB --bytes 4KiB",
 		"bench --workload gather --device sim:size=64MiB --bytes 1MiB --ranges 20 --rounds 1",
 		"completion bash",
 		"man M",

@@ -24,7 +24,7 @@ type Setting struct {
 
 // settings are all, in the order in which people are told of them.
 var settings = []Setting{
-	{"path", "a file", "none", "holds its blocks; without one they are in memory, and gone when the device is closed",
+	{"path", "a file", "none", "of its blocks; without one they are in memory, and gone with it",
 		func(c *Config, value string) error {
 			if c.Path = value; value == "" {
 				return fmt.Errorf("no name of a file")
@@ -48,7 +48,7 @@ var settings = []Setting{
 	number("nsid", 1, 1<<31, "1", "identifier of the namespace", func(c *Config, v uint64) { c.Namespaces[0].ID = uint32(v) }),
 	{"service", "zero or fixed", "zero", "how long commands take: no time, or that of a fast SSD", choose(map[string]func(c *Config){
 		"zero": func(c *Config) { c.Service = ServiceZero }, "fixed": func(c *Config) { c.Service = ServiceFixed }})},
-	{"clock", "real or virtual", "real", "by which it works; a virtual one goes on as soon as there is nothing to do", choose(map[string]func(c *Config){
+	{"clock", "real or virtual", "real", "its time; a virtual one goes on when there is nothing to do", choose(map[string]func(c *Config){
 		"virtual": func(c *Config) { c.Real = false }, "real": func(c *Config) { c.Real = true }})},
 	number("seed", 0, math.MaxUint64, "0", "of its random choices", func(c *Config, v uint64) { c.Seed = v }),
 }
