@@ -157,7 +157,10 @@ static int claim(struct ugds_device *ud)
 		goto unmap;
 	dma_set_max_seg_size(&pdev->dev, UINT_MAX);
 	ud->refusal = find_refusal(ud);
-	/* For recovery from errors of the bus: every reset uses up what the core saved. */
+	/*
+	 * For recovery from errors of the bus. What the core saves is not for that: it
+	 * saves anew at each reset, and some kernels restore it only once.
+	 */
 	ret = pci_save_state(pdev);
 	ud->config = pci_store_saved_state(pdev);
 	if (ret || !ud->config) {

@@ -37,8 +37,8 @@ func busError(t testing.TB, what string) {
 }
 
 // TestKdrvBusError: an error of the PCI bus cuts the controller off, in full flight;
-// after a reset by its owner it works. Twice, and after a reset by others, since the
-// kernel forgets what it had saved of the function with each.
+// after a reset by its owner it works. Twice, and after a reset by others, since some
+// kernels forget what they had saved of the function with each.
 func TestKdrvBusError(t *testing.T) {
 	for name, what := range busErrors {
 		t.Run(name, func(t *testing.T) {
