@@ -38,6 +38,9 @@
 /* The memory page of the NVMe specification: segments are made of whole ones. */
 #define UGDS_NVME_PAGE	4096
 
+/* Nobody syncs mappings of host memory: where that would matter they are refused. */
+#define UGDS_DMA_ATTRS	DMA_ATTR_SKIP_CPU_SYNC
+
 /* Registers of an NVMe controller that the module itself uses (Base 3.1.4). */
 #define NVME_CAP	0x00
 #define NVME_CC		0x14

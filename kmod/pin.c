@@ -59,7 +59,7 @@ void ugds_unpin(struct ugds_region *r)
 	int i;
 
 	if (r->mapped) {
-		dma_unmap_sgtable(&ud->pdev->dev, sgt, DMA_BIDIRECTIONAL, 0);
+		dma_unmap_sgtable(&ud->pdev->dev, sgt, DMA_BIDIRECTIONAL, UGDS_DMA_ATTRS);
 		ugds_flush_iotlb(ud);
 	}
 	trace_ugds_step(MINOR(ud->dev.devt), UGDS_STEP_UNPIN, r->npages);
@@ -75,7 +75,7 @@ static int map(struct ugds_region *r, struct ugds_map *a)
 	struct ugds_device *ud = r->file->ud;
 	int ret;
 
-	ret = dma_map_sgtable(&ud->pdev->dev, &r->pinned.sgt, DMA_BIDIRECTIONAL, 0);
+	ret = dma_map_sgtable(&ud->pdev->dev, &r->pinned.sgt, DMA_BIDIRECTIONAL, UGDS_DMA_ATTRS);
 	if (ret) {
 		a->why = UGDS_WHY_DMA;
 		return ret;

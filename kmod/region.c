@@ -290,7 +290,8 @@ void ugds_free(struct ugds_region *r)
 	unsigned long npages = r->npages;
 
 	if (r->mapped) {
-		dma_unmap_page(&ud->pdev->dev, r->addr, npages << PAGE_SHIFT, DMA_BIDIRECTIONAL);
+		dma_unmap_page_attrs(&ud->pdev->dev, r->addr, npages << PAGE_SHIFT,
+				     DMA_BIDIRECTIONAL, UGDS_DMA_ATTRS);
 		ugds_flush_iotlb(ud);
 	}
 	free_pages_of(r);
@@ -318,8 +319,8 @@ int ugds_alloc(struct ugds_file *f, struct ugds_alloc *a)
 		ugds_uncharge(f, npages); /* r->npages is 0: drop does not */
 		goto drop;
 	}
-	r->addr = dma_map_page(&ud->pdev->dev, r->pages[0], 0, npages << PAGE_SHIFT,
-			       DMA_BIDIRECTIONAL);
+	r->addr = dma_map_page_attrs(&ud->pdev->dev, r->pages[0], 0, npages << PAGE_SHIFT,
+				     DMA_BIDIRECTIONAL, UGDS_DMA_ATTRS);
 	if (dma_mapping_error(&ud->pdev->dev, r->addr)) {
 		a->why = UGDS_WHY_DMA;
 		ret = -EIO;

@@ -25,6 +25,8 @@ const mostAllocations = 2000
 // request fails cleanly or does without, and nothing is left of it. The kernel must
 // have been built for it.
 func TestInject(t *testing.T) {
+	// The kernel's own part in allocating interrupts warns when it fails half-way.
+	expectKernel(t, "iounmap|remove_proc_entry")
 	for _, kind := range []string{"failslab", "fail_page_alloc"} {
 		dir := "/sys/kernel/debug/" + kind
 		writeSys(t, dir+"/ignore-gfp-wait", "N")
@@ -87,7 +89,6 @@ func TestInject(t *testing.T) {
 			}
 			return unix.KdrvSetVector(f, 0, -1)
 		}},
-		{"stop", func() error { return unix.KdrvDoStop(f, &unix.KdrvStop{Flags: unix.KdrvStopReset}) }},
 	}
 	inject(t, "open", func() error {
 		f, err := unix.Open(path, unix.ReadWrite, 0)

@@ -226,9 +226,12 @@ func kernelSays(t testing.TB, line string) {
 
 // expectFaults tells whoever reads the kernel's log that this test causes faults of
 // the IOMMU; until the test ends they are not held against it.
-func expectFaults(t testing.TB) {
+func expectFaults(t testing.TB) { t.Helper(); expectKernel(t, "DMAR") }
+
+// expectKernel is the same for lines of the kernel's log that match an expression.
+func expectKernel(t testing.TB, lines string) {
 	t.Helper()
-	kernelSays(t, "ugds-lab: expect DMAR")
+	kernelSays(t, "ugds-lab: expect "+lines)
 	t.Cleanup(func() {
 		time.Sleep(200 * time.Millisecond) // the kernel tells from a thread of its own
 		kernelSays(t, "ugds-lab: no more")
