@@ -142,17 +142,27 @@ void ugds_region_died(struct ugds_region *r)
 	atomic_inc(&r->file->dead);
 }
 
-/* Ends the regions that were parked for nothing but dead ones. ud->lock is held. */
-static void unpark(struct ugds_file *f)
+static void drop_parked(struct ugds_file *f, bool all)
 {
 	struct ugds_region *r, *next;
-	LIST_HEAD(list);
 
-	if (atomic_read(&f->dead))
-		return;
-	list_splice_init(&f->parked, &list);
-	list_for_each_entry_safe(r, next, &list, link)
+	list_for_each_entry_safe(r, next, &f->parked, link) {
+		if (!all && !READ_ONCE(r->dead))
+			continue;
+		list_del(&r->link);
 		ugds_region_drop(r);
+	}
+}
+
+/*
+ * Ends the parked regions when no dead one is left, and those that have died themselves,
+ * which keep addresses from nobody any more. ud->lock is held.
+ */
+static void unpark(struct ugds_file *f)
+{
+	drop_parked(f, false);
+	if (!atomic_read(&f->dead))
+		drop_parked(f, true);
 }
 
 /*
@@ -241,7 +251,7 @@ void ugds_regions_end(struct ugds_file *f)
 		ugds_region_end(f, id);
 		cond_resched();
 	}
-	unpark(f);
+	drop_parked(f, true);
 }
 
 static void free_pages_of(struct ugds_region *r)
