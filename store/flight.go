@@ -42,6 +42,9 @@ type item struct {
 	share  *share // what the bytes are read for, if there are several
 	verify bool   // check whole pieces
 	crc    uint32 // of the piece so far
+	direct bool   // a part of the piece went directly to a GPU
+	lost   bool   // the checksum of such a piece was wrong
+	cause  error  // the error then
 }
 
 // xfer is a run of blocks of one value inside one piece: the unit of staging.

@@ -198,6 +198,7 @@ func (n *Namespace) readAll(ctx context.Context, gets []*getItem) {
 		r.landAll()
 		r.readAlone(shares)
 	}
+	r.readLost(gets)
 	err := r.finish(func() {
 		for _, g := range gets {
 			n.s.unpin(g.h.sh, g.h.v.gen)
@@ -381,6 +382,7 @@ func (it *item) checkXfer(x *xfer, f *flight) bool {
 	if x.buf.ok() {
 		it.crc = crcOf(it.crc, f.s.stage.bytes(x.buf, x.n))
 	} else if x.peer != nil {
+		it.direct = true
 		it.crc = base.CombineCRC32C(it.crc, x.sum, x.n)
 	} else {
 		for _, sg := range f.segs[x.segAt : x.segAt+x.nseg] {
@@ -401,7 +403,10 @@ func (it *item) checkXfer(x *xfer, f *flight) bool {
 	if it.v.pieces() > 1 {
 		want = it.v.sums[piece]
 	}
+	direct := it.direct
+	it.direct = false
 	if it.crc != want {
+		it.lost = direct
 		it.err = base.WithHint(base.Errorf("read", "object", ErrCorrupt,
 			"checksum of piece %d of generation %d is %08x, it was stored as %08x", piece, it.v.gen, it.crc, want),
 			"the data on the device changed; put the object anew, or remove it: `ugdsctl fsck --verify-data --repair` lists all such objects and removes them with --yes")

@@ -178,6 +178,7 @@ func (g *gpuSide) giveUp(cause error) {
 type gpuRange struct {
 	dev  int
 	peer *gpuxfer.Peer // as devices reach it, if any may
+	lost *gpuxfer.Peer // that, if bytes seem to have been lost on the way
 	why  string        // why all of it is staged
 }
 

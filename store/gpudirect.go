@@ -234,13 +234,53 @@ func (f *flight) bounceSegs(x *xfer, dev int, off int64, segs []driver.Seg) (mov
 	return moved, err
 }
 
+// readLost reads values once more, through host memory, whose direct bytes had the wrong
+// checksum: it may be the way that lost them, and not the device. Then the memory is
+// staged from then on.
+func (r *runner) readLost(gets []*getItem) {
+	if r.s.gpu == nil || r.s.opts.Strict {
+		return
+	}
+	r.landAll()
+	var again []*getItem
+	for _, g := range gets {
+		it := &g.it
+		if !it.lost || r.err != nil {
+			continue
+		}
+		again = append(again, g)
+		for i := range it.gpu.ranges {
+			if rg := &it.gpu.ranges[i]; rg.peer != nil {
+				rg.lost, rg.peer, rg.why = rg.peer, nil, gpuxfer.ReasonRetried
+			}
+		}
+		it.cause, it.err, it.crc, it.cur = it.err, nil, 0, cursor{bufs: g.gi.Dst, gpu: it.gpu.ranges}
+		r.read(it)
+	}
+	if len(again) == 0 {
+		return
+	}
+	r.landAll()
+	for _, g := range again {
+		for i := range g.it.gpu.ranges {
+			if p := g.it.gpu.ranges[i].lost; p != nil && g.it.err == nil && r.err == nil {
+				p.Broke(int(g.it.v.exts[0].Dev), base.Errorf("read", "object", ErrCorrupt, "bytes were lost between device and GPU: %w", g.it.cause))
+			}
+		}
+	}
+}
+
 // sumUp computes the checksums of what GPUs gave for a put: of staged bytes here, of
 // direct ones on the GPU.
 func (f *flight) sumUp() {
 	f.sumGPU(func(x *xfer) bool { return !x.it.v.noCRC })
 	for i := range f.xfers {
 		x := &f.xfers[i]
-		if x.it.gpu == nil || x.err != nil || x.it.v.noCRC {
+		if x.it.gpu == nil || x.it.v.noCRC {
+			continue
+		}
+		if x.err != nil { // whatever becomes of the transfer, its checksum is missing
+			x.it.err = firstErr(x.it.err, x.err)
 			continue
 		}
 		switch {

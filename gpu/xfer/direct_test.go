@@ -32,8 +32,8 @@ type directRig struct {
 }
 
 const (
-	directBytes = 16 << 20
-	directGPU   = 20 << 20
+	directBytes = 4 << 20
+	directGPU   = 6 << 20
 )
 
 func newDirectRig(t *testing.T, o xfer.Options, before func(*sim.Sim)) *directRig {
