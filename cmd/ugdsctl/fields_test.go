@@ -199,6 +199,9 @@ func documents(t *testing.T) map[string]*fields {
 			t.Errorf("%s: verb %q\n%s%s", line, got, out, errs)
 		}
 	}
+	// A measurement that was too short to tell has none: on a fast machine each.
+	timed := "device.rows[].cpu_seconds_per_request"
+	all["bench"].typ[timed], all["bench"].seen[timed] = "number", 0
 	return all
 }
 
