@@ -39,7 +39,7 @@ static struct sg_table *gpu_map(struct dma_buf_attachment *att, enum dma_data_di
 		kfree(sgt);
 		return ERR_PTR(-ENOMEM);
 	}
-	addr = dma_map_resource(att->dev, g->phys, g->len, dir, 0);
+	addr = dma_map_resource(att->dev, g->phys, g->len, dir, DMA_ATTR_SKIP_CPU_SYNC);
 	if (dma_mapping_error(att->dev, addr)) {
 		sg_free_table(sgt);
 		kfree(sgt);
@@ -55,7 +55,8 @@ static struct sg_table *gpu_map(struct dma_buf_attachment *att, enum dma_data_di
 static void gpu_unmap(struct dma_buf_attachment *att, struct sg_table *sgt,
 		      enum dma_data_direction dir)
 {
-	dma_unmap_resource(att->dev, sg_dma_address(sgt->sgl), sg_dma_len(sgt->sgl), dir, 0);
+	dma_unmap_resource(att->dev, sg_dma_address(sgt->sgl), sg_dma_len(sgt->sgl), dir,
+			   DMA_ATTR_SKIP_CPU_SYNC);
 	sg_free_table(sgt);
 	kfree(sgt);
 }

@@ -44,7 +44,7 @@ static void unmap(struct nvidia_p2p_dma_mapping *m)
 
 	for (i = 0; i < m->entries; i++)
 		dma_unmap_resource(&m->pci_dev->dev, m->dma_addresses[i], FAKENV_PAGE,
-				   DMA_BIDIRECTIONAL, 0);
+				   DMA_BIDIRECTIONAL, DMA_ATTR_SKIP_CPU_SYNC);
 	kfree(m->dma_addresses);
 	kfree(m);
 }
@@ -159,7 +159,7 @@ int nvidia_p2p_dma_map_pages(struct pci_dev *peer, struct nvidia_p2p_page_table 
 		goto out;
 	for (; m->entries < p->table.entries; m->entries++) {
 		dma_addr_t addr = dma_map_resource(&peer->dev, at, FAKENV_PAGE,
-						   DMA_BIDIRECTIONAL, 0);
+						   DMA_BIDIRECTIONAL, DMA_ATTR_SKIP_CPU_SYNC);
 
 		ret = dma_mapping_error(&peer->dev, addr);
 		if (ret)
