@@ -165,7 +165,8 @@ func TestCommitDeadline(t *testing.T) {
 	if e := ev.slowSync(); e == nil || e.Duration < 20*time.Millisecond {
 		t.Fatalf("%+v", e)
 	}
-	if ev.find(Fenced) == nil || d.Fenced() == nil || d.Header().LastGen != 1 || len(scan(t, d)) != 1 {
+	ev.await(t, Fenced) // the fence is told of beside the commit
+	if d.Fenced() == nil || d.Header().LastGen != 1 || len(scan(t, d)) != 1 {
 		t.Fatal("not as after an unknown commit")
 	}
 	b.Reset()
