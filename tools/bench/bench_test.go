@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/testenv"
 )
@@ -322,5 +323,31 @@ func TestScale(t *testing.T) {
 	}
 	if _, err := RunScale(t.Context(), ScaleStep{Objects: 1, Do: "x"}); !errors.Is(err, base.ErrInvalid) {
 		t.Error(err)
+	}
+}
+
+// TestE02FirstLine: the first line of each report for people tells which way the
+// bytes took.
+func TestE02FirstLine(t *testing.T) {
+	way := driver.PathStaged.String()
+	r := Report{Groups: []*GroupReport{{Rows: []Row{{Subject: Raw, Note: "other"}, {Subject: Store, Note: way}}}}}
+	g := GatherReport{Rows: []GatherRow{{Paths: []PathRow{{way, "", 1}, {"unused", "", 0}}}}}
+	d := DeviceReport{Target: "file:x"}
+	for name, c := range map[string]struct {
+		write func(io.Writer) error
+		want  string
+	}{
+		"store":  {r.WriteTable, "values of the store: " + way},
+		"gather": {func(w io.Writer) error { return g.WriteTable(w, false) }, "by " + way + ";"},
+		"device": {func(w io.Writer) error { return d.WriteTable(w, false) }, "all bytes direct"},
+	} {
+		var b strings.Builder
+		if err := c.write(&b); err != nil {
+			t.Fatal(err)
+		}
+		first, _, _ := strings.Cut(b.String(), "\n")
+		if !strings.Contains(first, c.want) || strings.Contains(first, "unused") || strings.Contains(first, "other") {
+			t.Errorf("%s: %q", name, first)
+		}
 	}
 }

@@ -99,7 +99,7 @@ func (r *DeviceReport) clocks() string {
 // WriteTable writes the report for people; with explain, also what limits each case.
 func (r *DeviceReport) WriteTable(w io.Writer, explain bool) error {
 	m := &r.Machine
-	if _, err := fmt.Fprintf(w, "%s, %s; %d CPUs (%s), load %s at the start, %.0f s\n%s\n\n", r.Target, base.FormatBytes(r.Capacity),
+	if _, err := fmt.Fprintf(w, "%s, %s, all bytes direct; %d CPUs (%s), load %s at the start, %.0f s\n%s\n\n", r.Target, base.FormatBytes(r.Capacity),
 		m.CPUs, orNot(m.CPU), orNot(m.Load), r.Seconds, r.clocks()); err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func (r *DeviceReport) explain(w io.Writer) error {
 	if r.NUMANode >= 0 {
 		fmt.Fprintf(&b, "  NUMA node %d: callers on others pay for the way\n", r.NUMANode)
 	}
-	fmt.Fprintf(&b, "  path: all bytes direct, from and to memory that the device reaches\n\nwhat limits it\n")
+	fmt.Fprintf(&b, "  the bytes go directly from and to memory that the device reaches\n\nwhat limits it\n")
 	for i := range r.Rows {
 		row := &r.Rows[i]
 		how := row.Completion

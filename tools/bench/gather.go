@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -341,13 +342,26 @@ func (sum *gatherSum) row(p *GatherPlan) GatherRow {
 	return r
 }
 
+// ways names the paths that the bytes took, each once.
+func (r *GatherReport) ways() string {
+	var ways []string
+	for _, row := range r.Rows {
+		for _, p := range row.Paths {
+			if p.Bytes > 0 && !slices.Contains(ways, p.Path) {
+				ways = append(ways, p.Path)
+			}
+		}
+	}
+	return strings.Join(ways, " and ")
+}
+
 // WriteTable writes the report for people; with explain, also the paths that the
 // bytes took.
 func (r *GatherReport) WriteTable(w io.Writer, explain bool) error {
 	m := &r.Machine
-	if _, err := fmt.Fprintf(w, "%d CPUs (%s), load %s at the start; %d ranges of %d to %d bytes of %d values of %s, %s; %d rounds, %.0f s\n"+
+	if _, err := fmt.Fprintf(w, "%d CPUs (%s), load %s at the start; %d ranges of %d to %d bytes of %d values of %s, %s, by %s; %d rounds, %.0f s\n"+
 		"Times are those of the wall; every byte was compared.\n\n", m.CPUs, orNot(m.CPU), orNot(m.Load), r.Ranges, RangeUnit, MaxRange,
-		r.Objects, base.FormatBytes(r.Size), r.Engine, r.Rounds, r.Seconds); err != nil {
+		r.Objects, base.FormatBytes(r.Size), r.Engine, r.ways(), r.Rounds, r.Seconds); err != nil {
 		return err
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)

@@ -3,6 +3,8 @@ package bench
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/driver/file"
@@ -103,7 +105,7 @@ func (s *storeSubject) close(ctx context.Context) error {
 // count leaves out the store's own blocks, which the mover counts apart.
 func (s *storeSubject) count() counts {
 	st := s.s.Stats()
-	c := counts{hasBytes: true, hasFlushes: true, hasSyncs: true, walSyncs: st.Meta.WALSyncs, note: gpuNote(st)}
+	c := counts{hasBytes: true, hasFlushes: true, hasSyncs: true, walSyncs: st.Meta.WALSyncs, note: wayNote(st)}
 	for i, dev := range st.Devices {
 		c.read += dev.ReadBytes
 		c.written += dev.WriteBytes
@@ -124,6 +126,24 @@ func (s *storeSubject) count() counts {
 
 // ownBlocks is the reason under which the store counts its superblocks and marks.
 const ownBlocks = "superblocks and marks"
+
+// wayNote tells which ways the values took, and why.
+func wayNote(st store.Stats) string {
+	if note := gpuNote(st); note != "" {
+		return note
+	}
+	var ways []string
+	for _, p := range st.Paths {
+		way := p.Path.String()
+		if p.Path != driver.PathDirect && p.Reason != "" {
+			way += " (" + p.Reason + ")"
+		}
+		if p.Bytes > 0 && p.Reason != ownBlocks && !slices.Contains(ways, way) {
+			ways = append(ways, way)
+		}
+	}
+	return strings.Join(ways, ", ")
+}
 
 type storeCaller struct {
 	s    *storeSubject

@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -14,6 +15,9 @@ const notMeasured = "n/a"
 // WriteTable writes the report for people.
 func (r *Report) WriteTable(w io.Writer) error {
 	m := &r.Machine
+	if _, err := fmt.Fprint(w, r.ways()); err != nil {
+		return err
+	}
 	if _, err := fmt.Fprintf(w, "%d CPUs (%s), %s, load %s at the start; %d rounds, seed %d, %.0f s\n",
 		m.CPUs, orNot(m.CPU), orNot(m.Filesystem), orNot(m.Load), r.Rounds, r.Seed, r.Seconds); err != nil {
 		return err
@@ -24,6 +28,22 @@ func (r *Report) WriteTable(w io.Writer) error {
 		}
 	}
 	return nil
+}
+
+// ways is the first line: which ways the values of the store took.
+func (r *Report) ways() string {
+	var ways []string
+	for _, g := range r.Groups {
+		for _, row := range g.Rows {
+			if row.Subject == Store && row.Note != "" && !slices.Contains(ways, row.Note) {
+				ways = append(ways, row.Note)
+			}
+		}
+	}
+	if len(ways) == 0 {
+		return ""
+	}
+	return "values of the store: " + strings.Join(ways, "; ") + "\n"
 }
 
 func (g *GroupReport) writeTable(w io.Writer) error {
@@ -40,7 +60,7 @@ func (g *GroupReport) writeTable(w io.Writer) error {
 		return err
 	}
 	for _, r := range g.Rows {
-		if r.Note == "" {
+		if r.Note == "" || r.Subject == Store { // that of the store is the first line
 			continue
 		}
 		if _, err := fmt.Fprintf(w, "  %s: %s\n", r.Subject, r.Note); err != nil {
