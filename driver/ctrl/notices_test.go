@@ -143,3 +143,27 @@ func TestStoppedNotice(t *testing.T) {
 		t.Errorf("%v after %v", err, time.Since(began))
 	}
 }
+
+// TestReleaseUnderLoad: the system asks for the device at a random moment of many submits.
+// Whichever check of a submit sees it, the answer is that the device is gone: nobody here
+// has closed anything.
+func TestReleaseUnderLoad(t *testing.T) {
+	for range 300 {
+		a, d, _ := announcedDevice(t)
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				var err error
+				for err == nil {
+					err = driver.Flush(bg(t), d)
+				}
+				if !errors.Is(err, base.ErrDeviceGone) || errors.Is(err, base.ErrClosed) {
+					t.Error(err)
+				}
+			})
+		}
+		a.notices <- hw.NoticeRelease
+		wg.Wait()
+		awaitState(t, d, driver.StateRemoved)
+	}
+}

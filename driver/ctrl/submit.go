@@ -60,7 +60,7 @@ func (d *Device) Submit(ctx context.Context, b *driver.Batch) error {
 	if d.closing.Load() { // Close looks at unended after it has set this
 		d.unended.Add(-int64(entries))
 		b.Abandon()
-		return base.Errorf("submit to", d.info.Target, base.ErrClosed, "the device is being closed")
+		return d.gone("submit to") // closed by its user, or asked back by the system
 	}
 	d.inFlight.Add(int64(entries))
 	u := burst{d: d, g: g, b: b, run: d.newRun(b), ctx: ctx, queues: *g.queues.Load(), tally: tally{d: d}}
