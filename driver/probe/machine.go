@@ -74,10 +74,13 @@ func (m machine) findings() []Finding {
 	for i := range controllers {
 		out = append(out, m.controller(&controllers[i], len(nodes)))
 	}
-	return append(out, m.nodes(controllers, len(nodes)), Finding{"peer-to-peer", Fallback,
+	return append(out, m.nodes(controllers, len(nodes)), Finding{PeerToPeer, Fallback,
 		"not tried: every pair of a controller and a GPU is tested with a pattern before its direct path is used",
 		"test them now: ugdsctl check --store DIR --gpu GPU --pairs"})
 }
+
+// PeerToPeer is the name of the finding that pairs were not tested.
+const PeerToPeer = "peer-to-peer"
 
 // iommus lists the IOMMUs that the kernel has taken into use.
 func (m machine) iommus() []string {
@@ -138,7 +141,7 @@ func (m machine) module() Finding {
 		return f
 	}
 	f.Verdict, f.Reason = Fallback, "not loaded: no direct path to most GPU memory"
-	f.Mend = "build it, see docs/hardware.md, and modprobe " + DriverModule
+	f.Mend = "make kmod, then insmod bin/kmod/" + DriverModule + ".ko; see docs/hardware.md"
 	if found, _ := filepath.Glob(filepath.Join(m.root, "lib/modules", m.release, "*", DriverModule+".ko*")); len(found) > 0 {
 		f.Mend = "modprobe " + DriverModule
 	}

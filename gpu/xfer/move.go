@@ -152,6 +152,9 @@ func (m *Mover) mayStage(path *driver.PathKey, p gpu.Ptr, n int64) error {
 		object = "GPU memory"
 	}
 	switch {
+	case m.opt.Strict && small:
+		return base.WithHint(base.Errorf("move", object, base.ErrNotSupported, "strict, and %s", ReasonSmall),
+			"a threshold of 0 lets every size go directly")
 	case m.opt.Strict:
 		return base.Errorf("move", object, base.ErrNotSupported, "strict, and %s", path.Reason)
 	case m.opt.Compat == CompatOff && !small:

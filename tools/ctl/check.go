@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -74,7 +75,7 @@ func checkMachine(ctx context.Context, e *Env, t *Target, pairs bool) error {
 func (doc *checkDoc) pairs(s *session) error {
 	list, err := s.TestGPU(s.gpu.Index)
 	for _, p := range list {
-		f := probe.Finding{Name: fmt.Sprintf("gpu %d and %s", p.GPU, p.Target), Verdict: probe.Good, Reason: "patterns arrive in both directions, directly"}
+		f := probe.Finding{Name: fmt.Sprintf("gpu %d"+pairInfix+"%s", p.GPU, p.Target), Verdict: probe.Good, Reason: "patterns arrive in both directions, directly"}
 		if !p.Direct {
 			f.Verdict, f.Reason = probe.Fallback, "staged: "+p.Reason
 		}
@@ -83,7 +84,17 @@ func (doc *checkDoc) pairs(s *session) error {
 		}
 		doc.Findings = append(doc.Findings, f)
 	}
+	if slices.ContainsFunc(doc.Findings, isPair) {
+		doc.Findings = slices.DeleteFunc(doc.Findings, func(f probe.Finding) bool { return f.Name == probe.PeerToPeer })
+	}
 	return err
+}
+
+// pairInfix stands in the name of a finding about a GPU and a device.
+const pairInfix = " and "
+
+func isPair(f probe.Finding) bool {
+	return strings.HasPrefix(f.Name, "gpu ") && strings.Contains(f.Name, pairInfix)
 }
 
 func (e *Env) checkText(doc *checkDoc) error {
@@ -106,9 +117,14 @@ func lacking(all []probe.Finding, set xfer.Settings) []probe.Finding {
 	if set.Compat != xfer.CompatOff && !set.Strict {
 		return nil
 	}
+	// What counts is the pair, where it was tested: it needs what it needs.
+	tested := slices.ContainsFunc(all, isPair)
 	var lacks []string
 	for _, f := range all {
 		of := strings.HasPrefix(f.Name, "gpu ") && !strings.HasSuffix(f.Name, streamsPart) || f.Name == "module "+probe.DriverModule
+		if tested {
+			of = isPair(f)
+		}
 		if of && f.Verdict != probe.Good {
 			lacks = append(lacks, f.Name+": "+f.Reason)
 		}

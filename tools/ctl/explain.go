@@ -10,6 +10,7 @@ import (
 	"github.com/ugds-store/ugds/driver/probe"
 	"github.com/ugds-store/ugds/gpu"
 	"github.com/ugds-store/ugds/gpu/xfer"
+	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/tools/gputool"
 )
 
@@ -183,7 +184,7 @@ func explainTarget(ctx context.Context, target string, gpus []*probedGPU, set xf
 			if err != nil {
 				return nil, err
 			}
-			if peers && g.doc.Register == "" && strings.Contains(w.Reason, xfer.ReasonNoTransport) {
+			if peers && g.doc.Register == "" && size >= max(set.Threshold, base.StoreBlock) && strings.Contains(w.Reason, xfer.ReasonNoTransport) {
 				w.Path, w.Reason = driver.PathDirect.String(), "whole blocks, if the self-test of the pair passes: check --pairs"
 			}
 			w.GPU = i
