@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"flag"
+	"fmt"
 	"hash/crc32"
 	"math/rand/v2"
 	"slices"
@@ -44,9 +45,10 @@ type campaign struct {
 	resets  int
 	opt     ctrl.Options
 	before  int64 // commands of devices that were pulled out
+	pack    []sim.Kind
 }
 
-// campaignFaults are the kinds that the campaign draws from.
+// campaignFaults are the kinds that the campaign deals, like a pack of cards.
 var campaignFaults = []sim.Kind{sim.FaultLose, sim.FaultLoseCompletion, sim.FaultDuplicate, sim.FaultWrongSQID, sim.FaultWildSQHD,
 	sim.FaultUnknownCID, sim.FaultStatus, sim.FaultFatal, sim.FaultFatal,
 	sim.FaultOnes, sim.FaultPower, sim.FaultPower, sim.FaultRemove, sim.FaultRemove, sim.FaultDelay}
@@ -54,6 +56,7 @@ var campaignFaults = []sim.Kind{sim.FaultLose, sim.FaultLoseCompletion, sim.Faul
 const (
 	campaignSpan   = 48 * base.MiB // of the device
 	campaignMemory = 8 * base.MiB  // of one batch
+	campaignMost   = 20            // times the commands that were asked for, until enough has happened
 )
 
 // fill writes the content of a block in a version.
@@ -143,7 +146,7 @@ func (c *campaign) round(turn int) {
 	}
 	rules := []sim.Rule{{Kind: sim.FaultDelay, Chance: 0.5, Delay: time.Millisecond}}
 	if c.rnd.IntN(2) == 0 {
-		f := sim.Rule{Kind: campaignFaults[c.rnd.IntN(len(campaignFaults))], Skip: c.rnd.IntN(30), Count: 1 + c.rnd.IntN(5), Delay: 5 * time.Second}
+		f := sim.Rule{Kind: c.kind(), Skip: c.rnd.IntN(30), Count: 1 + c.rnd.IntN(5), Delay: 5 * time.Second}
 		f.Status = []nvme.Status{nvme.StatusNSNotReady, nvme.StatusWriteFault | nvme.StatusDNR, nvme.StatusUnrecoveredRead | nvme.StatusDNR}[c.rnd.IntN(3)]
 		rules = []sim.Rule{f, rules[0]}
 	}
@@ -173,6 +176,18 @@ func (c *campaign) round(turn int) {
 	}
 }
 
+// kind deals the next kind of fault.
+func (c *campaign) kind() sim.Kind {
+	if len(c.pack) == 0 {
+		c.pack = slices.Clone(campaignFaults)
+		c.rnd.Shuffle(len(c.pack), func(i, k int) { c.pack[i], c.pack[k] = c.pack[k], c.pack[i] })
+	}
+	last := len(c.pack) - 1
+	kind := c.pack[last]
+	c.pack = c.pack[:last]
+	return kind
+}
+
 // replug puts the device back that was pulled out, and brings it up anew.
 func (c *campaign) replug() {
 	c.t.Helper()
@@ -195,6 +210,22 @@ func (c *campaign) open() {
 
 // commands that were sent so far.
 func (c *campaign) commands() int64 { return c.before + c.d.Stats().Commands }
+
+// lacks says what a campaign of so many commands has not seen often enough, or
+// nothing. A million commands in three campaigns make 2,500 resets and a thousand
+// faults of each kind; what the dice withhold from a short one, it goes on for.
+func (c *campaign) lacks(commands int64) string {
+	if least := commands / 400; int64(c.resets) < least {
+		return fmt.Sprintf("only %d resets, want %d", c.resets, least)
+	}
+	fired := c.s.Fired()
+	for _, kind := range campaignFaults {
+		if least := commands/1000 + 1; int64(fired[kind]) < least {
+			return fmt.Sprintf("only %d faults of kind %v, want %d", fired[kind], kind, least)
+		}
+	}
+	return ""
+}
 
 // answers checks what a batch has brought.
 func (c *campaign) answers(b *driver.Batch, r *driver.Region) {
@@ -322,12 +353,12 @@ func TestFaultCampaign(t *testing.T) {
 			if testenv.Race {
 				limit /= 6
 			}
-			for turn := 0; c.commands() < limit; turn = 1 - turn {
+			for turn := 0; c.commands() < limit || c.lacks(limit) != "" && c.commands() < campaignMost*limit; turn = 1 - turn {
 				c.round(turn)
 			}
 			t.Logf("%d commands, %d resets, faults %v", c.commands(), c.resets, c.s.Fired())
-			if c.resets < int(limit/400) {
-				t.Errorf("only %d resets", c.resets)
+			if lack := c.lacks(limit); lack != "" {
+				t.Error(lack)
 			}
 		})
 	}
