@@ -49,7 +49,7 @@ func newFile(path string) (f *unix.FD, named bool, err error) {
 // fill gives f its size, and its name if it has none, and closes it.
 func fill(f *unix.FD, path string, size int64, sparse bool, named *bool) error {
 	defer func() { _ = f.Close() }()
-	if err := allocate(f, size, sparse); err != nil {
+	if err := allocate(f, filepath.Dir(path), size, sparse); err != nil {
 		return err
 	}
 	if err := unix.Fsync(f); err != nil {
@@ -64,9 +64,15 @@ func fill(f *unix.FD, path string, size int64, sparse bool, named *bool) error {
 	return syncDir(filepath.Dir(path))
 }
 
-func allocate(f *unix.FD, size int64, sparse bool) error {
+// allocate gives f, which lies in dir, its size. What does not fit is refused before
+// the first block is taken: a reservation that fails would leave everybody else on
+// that disk without space until it is undone.
+func allocate(f *unix.FD, dir string, size int64, sparse bool) error {
 	if err := unix.Truncate(f, size); err != nil || sparse {
 		return err
+	}
+	if fs, err := unix.StatFS(dir); err == nil && fs.TotalBytes > 0 && fs.FreeBytes < size {
+		return unix.ENOSPC
 	}
 	err := unix.Fallocate(f, unix.Reserve, 0, size)
 	if err != unix.EOPNOTSUPP {

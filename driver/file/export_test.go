@@ -10,6 +10,9 @@ import (
 	"github.com/ugds-store/ugds/internal/unix"
 )
 
+// Allocate is allocate.
+var Allocate = allocate
+
 // Isolate makes d stop as if a deadline had passed.
 func Isolate(d *Device) {
 	d.mu.Lock()

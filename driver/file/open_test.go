@@ -236,6 +236,27 @@ func TestCreate(t *testing.T) {
 	}
 }
 
+// TestCreateTakesNothing: a file that does not fit takes no block of the disk, not even
+// for as long as its creation takes to fail: others would find the disk full.
+func TestCreateTakesNothing(t *testing.T) {
+	dir := t.TempDir()
+	f, err := unix.OpenUnnamed(dir, 0o600)
+	if err != nil {
+		testenv.Skip(t, "a file without a name: "+err.Error())
+	}
+	defer f.Close()
+	fs, err := unix.StatFS(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := file.Allocate(f, dir, base.AlignUp(fs.TotalBytes, base.StoreBlock)+base.GiB, false); err != unix.ENOSPC {
+		t.Errorf("%v", err)
+	}
+	if st, err := unix.FStat(f); err != nil || st.Blocks != 0 {
+		t.Errorf("%d sectors taken, %v", st.Blocks, err)
+	}
+}
+
 // mountTmpfs mounts a file system of n bytes.
 func mountTmpfs(t *testing.T, size string) string {
 	t.Helper()
