@@ -99,8 +99,9 @@ type Health struct {
 	BytesWrittenByHost float64 // -1 unknown
 }
 
-// Stats are counters since the device was opened. The device counts bytes once,
-// at completion (I10); which path the bytes took is counted by the mover.
+// Stats are counters since the device was opened. The device counts bytes once, at
+// completion, those that the requests tell as Done, whether they failed or not (I10);
+// which path the bytes took is counted by the mover.
 type Stats struct {
 	Reads    int64 `json:"reads"` // requests ended without error
 	Writes   int64 `json:"writes"`
@@ -108,7 +109,7 @@ type Stats struct {
 	Discards int64 `json:"discards"`
 	Zeroes   int64 `json:"zeroes"`
 
-	ReadBytes    int64 `json:"read_bytes"` // moved by ended commands
+	ReadBytes    int64 `json:"read_bytes"` // the sum of what ended requests tell as Done
 	WriteBytes   int64 `json:"write_bytes"`
 	DiscardBytes int64 `json:"discard_bytes"`
 	ZeroBytes    int64 `json:"zero_bytes"`

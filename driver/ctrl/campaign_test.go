@@ -44,7 +44,8 @@ type campaign struct {
 	used    [2]bool
 	resets  int
 	opt     ctrl.Options
-	before  int64 // commands of devices that were pulled out
+	before  int64    // commands of devices that were pulled out
+	moved   [2]int64 // bytes that the answers tell of reads and writes, since the device was opened
 	pack    []sim.Kind
 }
 
@@ -206,6 +207,7 @@ func (c *campaign) open() {
 	if c.d, err = ctrl.Open(bg(c.t), c.s, c.opt); err != nil {
 		c.t.Fatal(err)
 	}
+	c.moved = [2]int64{}
 }
 
 // commands that were sent so far.
@@ -242,6 +244,7 @@ func (c *campaign) answers(b *driver.Batch, r *driver.Region) {
 		case q.Err == nil && q.Done != q.Len:
 			c.t.Fatalf("entry %d: %d of %d bytes and no error", i, q.Done, q.Len)
 		}
+		c.moved[q.Op] += q.Done
 		mem := r.Bytes(q.Segs[0].Off, q.Len)
 		for k := int64(0); k < q.Len; k += c.block {
 			lba := (q.Off + k) / c.block
@@ -253,6 +256,9 @@ func (c *campaign) answers(b *driver.Batch, r *driver.Region) {
 				c.wrote(lba, q.FUA, k < q.Done)
 			}
 		}
+	}
+	if s := c.d.Stats(); s.ReadBytes != c.moved[driver.OpRead] || s.WriteBytes != c.moved[driver.OpWrite] {
+		c.t.Fatalf("the answers tell of %d bytes read and written, the device counts %d and %d", c.moved, s.ReadBytes, s.WriteBytes)
 	}
 	c.durable(b)
 }

@@ -211,7 +211,7 @@ func (q *queue) end(s *slot, err error) {
 	if kind == simple {
 		r.holds = 1
 	}
-	q.tally.command(r, kind != part, s.off, s.n, err)
+	q.tally.command(r, kind != part, s.off, err)
 }
 
 // reap takes completions until there are none, and tells how many. The caller

@@ -63,7 +63,7 @@ func (r *request) fail(off int64, err error) {
 // counters are the statistics of the device.
 type counters struct {
 	ops      [driver.OpWriteZeroes + 1]atomic.Int64 // requests ended without error, by operation
-	bytes    [driver.OpWriteZeroes + 1]atomic.Int64
+	bytes    [driver.OpWriteZeroes + 1]atomic.Int64 // of all answers
 	errors   atomic.Int64
 	inRow    atomic.Int64 // requests that failed in a row
 	commands atomic.Int64
@@ -86,30 +86,27 @@ type tally struct {
 	ended  int // entries of run that have their answer
 }
 
-// command takes the end of a command of n bytes. whole means that it is all of its
-// request.
-func (t *tally) command(r *request, whole bool, off, n int64, err error) {
-	op := r.entry().Op
+// command takes the end of a command that begins at byte off of its request. whole
+// means that it is all of it.
+func (t *tally) command(r *request, whole bool, off int64, err error) {
 	switch {
-	case err == nil:
-		t.used |= 1 << op
-		t.bytes[op] += n
+	case whole && err == nil:
+		t.succeeded(r)
 	case whole:
 		t.failed(r, off, err)
-		return
 	default:
-		r.fail(off, err)
+		if err != nil {
+			r.fail(off, err)
+		}
+		t.unref(r)
 	}
-	if whole {
-		t.succeeded(r)
-		return
-	}
-	t.unref(r)
 }
 
-// count adds n requests of an operation that have succeeded, and bytes.
+// count adds n requests of an operation that have succeeded, and bytes. The bytes
+// are those that the answers tell, which whoever counts them by path gets to know
+// (I10): of a request that was cut, what moved behind a failed command is in neither.
 func (t *tally) count(op driver.Op, n int, bytes int64) {
-	if n > 0 {
+	if n > 0 || bytes > 0 {
 		t.used |= 1 << op
 		t.ops[op] += int64(n)
 		t.bytes[op] += bytes
@@ -143,7 +140,7 @@ func (t *tally) succeeded(r *request) {
 	if e.Op == driver.OpFlush {
 		done = 0
 	}
-	t.count(e.Op, 1, 0)
+	t.count(e.Op, 1, done)
 	t.answer(r, done, nil)
 }
 
@@ -158,6 +155,7 @@ func (t *tally) failed(r *request, done int64, err error) {
 	}
 	d.count.errors.Add(1)
 	d.count.inRow.Add(1)
+	t.count(r.entry().Op, 0, done)
 	t.answer(r, done, err)
 }
 

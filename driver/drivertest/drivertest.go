@@ -68,6 +68,7 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 		{"CancelEnded", testCancelEnded},
 		{"CloseInFlight", testCloseInFlight},
 		{"FailedEntry", testFailedEntry},
+		{"I10FailedPart", testFailedPart},
 		{"IsolateAndReset", testIsolateReset},
 		{"IsolateInFlight", testIsolateInFlight},
 		{"ResetBounded", testResetBounded},

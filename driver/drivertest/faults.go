@@ -38,6 +38,27 @@ func testFailedEntry(t *testing.T, h Harness) {
 	}
 }
 
+// testFailedPart: of a request that is cut, one part of which fails, the device counts
+// the bytes that the answer tells, whatever the others have moved (I10).
+func testFailedPart(t *testing.T, h Harness) {
+	need(t, h.Fail != nil, "make a command fail")
+	d, in := h.Dev, h.Dev.Info()
+	n := 3*in.MaxTransfer + in.BlockSize
+	r := attached(t, d, n)
+	var done int64
+	for range 3 {
+		h.Fail(driver.OpRead)
+		reqs := []driver.Request{read(0, r.Seg(0, n))}
+		if err := driver.Do(soon(t), d, reqs...); err == nil || reqs[0].Done >= n {
+			t.Fatalf("%d of %d bytes, %v", reqs[0].Done, n, err)
+		}
+		done += reqs[0].Done
+	}
+	if s := d.Stats(); s.ReadBytes != done || s.Reads != 0 || s.Errors != 3 || s.Commands < 12 {
+		t.Errorf("%+v; the answers tell of %d bytes", s, done)
+	}
+}
+
 func testIsolateReset(t *testing.T, h Harness) {
 	need(t, h.Isolate != nil, "isolate the device")
 	d, in := h.Dev, h.Dev.Info()
