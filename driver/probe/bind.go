@@ -261,8 +261,10 @@ func holders(k kernel, address string) (out []string, err error) {
 		}
 	}
 	if group := k.link(dir, "iommu_group"); c.Driver == DriverVFIO && group != "" {
-		if st, err := unix.StatPath("/dev/vfio/" + group); err == nil {
-			processes("/dev/vfio/"+group, unix.KindChar, st.Rdev)
+		for _, name := range []string{group, "noiommu-" + group} {
+			if dev, ok := unix.ParseDev(k.text("class/vfio/"+name, "dev")); ok {
+				processes("/dev/vfio/"+name, unix.KindChar, dev)
+			}
 		}
 	}
 	return out, nil

@@ -29,7 +29,20 @@ func TestHolders(t *testing.T) {
 	if who, err := holders(kernel(b.dir), anSSD); err != nil || len(who) > 0 {
 		t.Errorf("%q, %v", who, err)
 	}
-	b.put("class/nvme-generic/ng0n1/dev", "1:7\n") // of /dev/full
+	b.put("class/nvme-generic/ng0n1/dev", fullDev)
+	it := fmt.Sprintf("process %d ", holdFull(t))
+	who, err := holders(kernel(b.dir), anSSD)
+	if err != nil || !slices.ContainsFunc(who, func(w string) bool { return strings.HasPrefix(w, it) && strings.HasSuffix(w, " /dev/ng0n1 open") }) {
+		t.Errorf("%q, %v", who, err)
+	}
+}
+
+const fullDev = "1:7\n" // the device number of /dev/full
+
+// holdFull starts a process that has /dev/full open until the test ends, and gives its
+// number.
+func holdFull(t *testing.T) (pid int) {
+	t.Helper()
 	f, err := os.Open("/dev/full")
 	if err != nil {
 		t.Fatal(err)
@@ -40,14 +53,37 @@ func TestHolders(t *testing.T) {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		_ = c.Process.Kill()
 		_ = c.Wait()
-	}()
-	it := fmt.Sprintf("process %d ", c.Process.Pid)
-	who, err := holders(kernel(b.dir), anSSD)
-	if err != nil || !slices.ContainsFunc(who, func(w string) bool { return strings.HasPrefix(w, it) && strings.HasSuffix(w, " /dev/ng0n1 open") }) {
-		t.Errorf("%q, %v", who, err)
+	})
+	return c.Process.Pid
+}
+
+// TestA05GroupInUse: a controller whose VFIO group a process has open is not taken away,
+// which would block until the process lets go of it: the process is named.
+func TestA05GroupInUse(t *testing.T) {
+	for name, group := range map[string]string{"translated": "12", "not translated": "noiommu-12"} {
+		t.Run(name, func(t *testing.T) {
+			b := newBus(t, DriverVFIO)
+			b.put("kernel/iommu_groups/12/type", "")
+			if err := os.Symlink("../../../../kernel/iommu_groups/12", b.path("bus/pci/devices/"+anSSD+"/iommu_group")); err != nil {
+				t.Fatal(err)
+			}
+			b.put("class/vfio/"+group+"/dev", fullDev)
+			d := b.binder()
+			d.inUse = holders
+			pid := holdFull(t)
+			_, err := d.bind(t.Context(), anSSD, DriverKernel)
+			want := fmt.Sprintf("process %d (sleep) has /dev/vfio/%s open", pid, group)
+			if !errors.Is(err, base.ErrInUse) || !strings.Contains(err.Error(), want) || len(b.writes) > 0 || b.driver() != DriverVFIO {
+				t.Errorf("%v, want %q; wrote %q", err, want, b.writes)
+			}
+			b.put("class/vfio/"+group+"/dev", "0:0\n") // nobody has that one
+			if _, err := d.bind(t.Context(), anSSD, DriverKernel); err != nil || b.driver() != DriverKernel {
+				t.Errorf("%v, bound to %q", err, b.driver())
+			}
+		})
 	}
 }
 
