@@ -490,7 +490,7 @@ func (b pulledBell) Ring(v uint32) error { b.p.access(); return b.Doorbell.Ring(
 
 // TestH05RemovalAtEachStep: pulled out at each access of an open, a reset and a
 // close, the device is an error within a bound, and nothing is left (goroutines are
-// counted by the test binary); one that is put in works.
+// counted by the test binary); put in again, it works.
 func TestH05RemovalAtEachStep(t *testing.T) {
 	gone := func(err error) bool {
 		return err == nil || errors.Is(err, base.ErrDeviceGone) || errors.Is(err, base.ErrTimeout) || errors.Is(err, base.ErrIsolated)
@@ -534,6 +534,8 @@ func TestH05RemovalAtEachStep(t *testing.T) {
 					steps = at
 					break
 				}
+				p.Insert()
+				works(t, opened(t, p.Sim, quiet))
 			}
 			t.Logf("%s: %d accesses", name, steps)
 			if steps < 5 {
@@ -541,5 +543,4 @@ func TestH05RemovalAtEachStep(t *testing.T) {
 			}
 		}
 	}
-	works(t, opened(t, model(t, sim.Default(16*base.MiB)), quiet))
 }
