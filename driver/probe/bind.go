@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -98,15 +99,31 @@ func bindOp(to string) string {
 
 var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
 
+// checkAddress refuses, with ErrInvalid, what is not a PCI address as sysfs writes it,
+// and tells how it writes one that others show: without the domain, in capitals.
+func checkAddress(op, address string) error {
+	if pciAddress.MatchString(address) {
+		return nil
+	}
+	err := base.Errorf(op, "PCI address "+strconv.Quote(address), base.ErrInvalid, "it is like 0000:01:00.0")
+	for _, full := range []string{strings.ToLower(address), "0000:" + strings.ToLower(address)} {
+		if pciAddress.MatchString(full) {
+			return base.WithHint(err, "write %s", full)
+		}
+	}
+	return err
+}
+
 func (b binder) plan(address, to string) (p Binding, err error) {
-	dir := "bus/pci/devices/" + address
 	p = Binding{Address: address, To: to, Loses: []string{}}
+	if err := checkAddress(bindOp(to), address); err != nil {
+		return p, err
+	}
+	dir := "bus/pci/devices/" + address
 	refuse := func(class error, format string, args ...any) (Binding, error) {
 		return p, base.Errorf(bindOp(to), address, class, format, args...)
 	}
 	switch {
-	case !pciAddress.MatchString(address):
-		return refuse(base.ErrInvalid, "a PCI address is like 0000:01:00.0")
 	case b.text(dir, "class") == "":
 		return refuse(base.ErrNotFound, "there is no such PCI device")
 	case b.text(dir, "class") != nvmeClass:

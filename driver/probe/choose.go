@@ -23,13 +23,16 @@ type Choice struct {
 // Choose decides by which transport the controller at a PCI address is reached: the
 // one whose driver has it. Nothing is bound here: who changes drivers takes disks away
 // from the kernel, which only Bind does, and only when it is asked to. nsid is the
-// wanted namespace, 0 for the only one. ErrNotFound for an address without a
-// controller; ErrNotSupported, with what to do, when no driver that is known here has it.
+// wanted namespace, 0 for the only one. ErrInvalid for what is no address, ErrNotFound
+// for one without a controller; ErrNotSupported, with what to do, when no driver that is known here has it.
 func Choose(address string, nsid uint32) (Choice, error) { return kernel(Sysfs).choose(address, nsid) }
 
 func (k kernel) choose(address string, nsid uint32) (c Choice, err error) {
+	if err := checkAddress("find", address); err != nil {
+		return c, err
+	}
 	dir := "bus/pci/devices/" + address
-	if !pciAddress.MatchString(address) || k.text(dir, "class") != nvmeClass {
+	if k.text(dir, "class") != nvmeClass {
 		return c, base.Errorf("find", "pci:"+address, base.ErrNotFound, "there is no NVMe controller at this address")
 	}
 	say := func(format string, args ...any) { c.Reasons = append(c.Reasons, fmt.Sprintf(format, args...)) }

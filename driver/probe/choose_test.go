@@ -31,8 +31,9 @@ func TestChoose(t *testing.T) {
 		}
 	}
 	b := newBus(t, DriverKernel)
-	for _, address := range []string{"0000:02:00.0", "0000:09:00.0", "", "*"} {
-		if _, err := kernel(b.dir).choose(address, 0); !errors.Is(err, base.ErrNotFound) {
+	for address, class := range map[string]error{"0000:02:00.0": base.ErrNotFound, "0000:09:00.0": base.ErrNotFound,
+		"": base.ErrInvalid, "*": base.ErrInvalid} {
+		if _, err := kernel(b.dir).choose(address, 0); !errors.Is(err, class) {
 			t.Errorf("%q: %v", address, err)
 		}
 	}

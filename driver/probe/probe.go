@@ -61,7 +61,8 @@ func WithPath(target, path string) string {
 
 // Parse takes a target apart: "file:/path", a bare path, "pci:0000:01:00.0",
 // "sim:size=1GiB". A path that begins like a scheme is written with "./" or
-// "file:". Unknown schemes and settings give ErrInvalid.
+// "file:". Unknown schemes and settings, and addresses that are not written in full,
+// give ErrInvalid.
 func Parse(target string) (Target, error) {
 	bad := func(why string) (Target, error) {
 		return Target{}, base.WithHint(base.Errorf("open", fmt.Sprintf("%q", target), base.ErrInvalid, "%s", why),
@@ -80,7 +81,9 @@ func Parse(target string) (Target, error) {
 		return Target{scheme, rest}, nil
 	case rest == "":
 		return bad("nothing follows the scheme")
-	case scheme == "file" || scheme == "pci":
+	case scheme == "pci":
+		return Target{scheme, rest}, checkAddress("open", rest)
+	case scheme == "file":
 		return Target{scheme, rest}, nil
 	}
 	return bad(fmt.Sprintf("unknown scheme %q", scheme))

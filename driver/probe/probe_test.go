@@ -29,8 +29,10 @@ func TestParse(t *testing.T) {
 			t.Errorf("%q: %+v, %v", in, got, err)
 		}
 	}
-	for _, in := range []string{"", "file:", "http://x", "nvme:1", "pci:", "sim:lba=3"} {
-		if _, err := probe.Parse(in); !errors.Is(err, base.ErrInvalid) {
+	for in, hint := range map[string]string{"": "name a path", "file:": "name a path", "http://x": "name a path", "nvme:1": "name a path",
+		"pci:": "name a path", "sim:lba=3": "", "pci:01:00.0": "write 0000:01:00.0", "pci:0000:0A:00.0": "write 0000:0a:00.0",
+		"pci:0000:01:00.8": "like 0000:01:00.0", "pci:../0000:01:00.0": "like 0000:01:00.0"} {
+		if _, err := probe.Parse(in); !errors.Is(err, base.ErrInvalid) || !strings.Contains(err.Error(), hint) {
 			t.Errorf("%q: %v", in, err)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,6 +21,11 @@ func Self() Proc {
 	_, start, _ := procStat(os.Getpid())
 	return Proc{os.Getpid(), start, BootID()}
 }
+
+// DieWithParent is how os/exec starts a process that is killed when the thread that
+// started it ends, however it does. Go ends a thread only with the process, or with a
+// goroutine that is locked to it: start and wait under runtime.LockOSThread.
+func DieWithParent() *syscall.SysProcAttr { return &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL} }
 
 // BootID names this boot of the kernel.
 func BootID() string {
