@@ -5,11 +5,14 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/ugds-store/ugds/internal/unix"
 	"github.com/ugds-store/ugds/tools/bench"
 	"github.com/ugds-store/ugds/tools/ctl"
 	"github.com/ugds-store/ugds/tools/gputool"
@@ -37,6 +40,9 @@ way of completion. Files and block devices are only read unless --yes is given.
 A model with clock=virtual,service=fixed tells times of its own clock; device
 --help lists what else models can be.
 
+A flag that what is measured does not heed is refused: --gpu goes with suites
+and --op alone.
+
 --workload gather reads many ranges of 512 bytes to 4 KiB of many values, all in
 one call and in one call each: of a new store, of --store, or of a model.
 
@@ -53,6 +59,11 @@ Ratios are throughput divided by throughput. docs/performance.md explains them.`
   ugdsctl bench --workload gather --device sim:size=1GiB --rounds 2`,
 		Args: args(0, 0, "none"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			cmd.Flags().Visit(func(f *pflag.Flag) {
+				if cmd.InheritedFlags().Lookup(f.Name) == nil { // of every verb
+					o.Given = append(o.Given, f.Name)
+				}
+			})
 			benchDefaults(cmd, t, &o)
 			return ctl.Bench(cmd.Context(), e, t, o)
 		},
@@ -74,7 +85,7 @@ Ratios are throughput divided by throughput. docs/performance.md explains them.`
 	f.IntSliceVar(&o.Depths, "depth", nil, "`COMMANDS` in flight of the raw ring, of fio, and of each caller of a device (default: the batch; a device: 1,32)")
 	f.StringVar(&o.Sync, "durability", "relaxed", "`HOW` puts and deletes are done: relaxed, sync or both")
 	f.BoolVar(&o.Plain, "plain", false, "values lie in plain memory, not in regions that the device reaches")
-	f.StringVar(&o.GPU, "gpu", "", "the store's values lie in the memory of `GPU`, those of its contestants do not: "+gputool.Help)
+	f.StringVar(&o.GPU, "gpu", "", "the store's values lie in the memory of `GPU`, those of its contestants do not; of suites and --op: "+gputool.Help)
 	f.StringSliceVar(&o.Against, "against", []string{"raw", "files"}, "`CONTESTANTS`: "+strings.Join(bench.Contestants(), ", "))
 	f.Var((*sizeValue)(&o.Bytes), "bytes", "bytes of values that each process moves, or each case of a device (32MiB)")
 	f.IntVar(&o.Rounds, "rounds", ctl.BenchDefaultRounds, "`ROUNDS`, with a process of each contestant; from 10 on the best ones are compared")
@@ -149,9 +160,18 @@ func execSelf(verb string) func(context.Context, []byte) ([]byte, error) {
 			return nil, err
 		}
 		c := exec.CommandContext(ctx, self, verb)
+		defer dieTogether(c)()
 		c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
 		c.WaitDelay = time.Minute
 		c.Stdin, c.Stderr = bytes.NewReader(in), os.Stderr
 		return c.Output()
 	}
+}
+
+// dieTogether makes the process of c end with this one, whatever ends this one. The
+// result is called when c has ended: until then the thread that starts it stays.
+func dieTogether(c *exec.Cmd) (ended func()) {
+	runtime.LockOSThread()
+	c.SysProcAttr = unix.DieWithParent()
+	return runtime.UnlockOSThread
 }

@@ -4,14 +4,19 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
+	"regexp"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/unix"
 	"github.com/ugds-store/ugds/tools/ctl"
 )
 
@@ -31,7 +36,28 @@ func run() int {
 	}()
 	signal.Ignore(syscall.SIGPIPE) // a write then fails, and what is open is closed
 
-	return execute(ctx, &ctl.Env{Stdin: os.Stdin, Stdout: ctl.Interruptible(ctx, os.Stdout), Stderr: os.Stderr, Getenv: os.LookupEnv}, os.Args[1:])
+	return execute(ctx, &ctl.Env{Stdin: stdin(), Stdout: ctl.Interruptible(ctx, os.Stdout), Stderr: os.Stderr, Getenv: os.LookupEnv}, os.Args[1:])
+}
+
+// stdin is standard input. When that is closed, Go opens the null device for reading and
+// writing in its place, which would be an empty value for put: then reads fail.
+func stdin() io.Reader {
+	const number = 0
+	null, err := os.Stat(os.DevNull)
+	if err != nil {
+		return os.Stdin
+	}
+	st, err := os.Stdin.Stat()
+	if flags, ferr := unix.DescriptorFlags(number); err != nil || ferr != nil || !os.SameFile(st, null) || flags&unix.ReadWrite == 0 {
+		return os.Stdin
+	}
+	return closedInput{}
+}
+
+type closedInput struct{}
+
+func (closedInput) Read([]byte) (int, error) {
+	return 0, base.WithHint(base.ErrClosed, "open it, or name %s for nothing", os.DevNull)
 }
 
 // execute runs one command line and gives its exit status.
@@ -88,6 +114,7 @@ found, 4 exists already, 5 the store is in use. fsck has its own.`,
 		if cmd == root {
 			return fmt.Errorf("%w; see ugdsctl --help", ctl.UsageError("arguments", "%v", err))
 		}
+		err = errors.New(parseNoise.ReplaceAllString(err.Error(), ""))
 		dashes := ""
 		if strings.Contains(err.Error(), "shorthand") {
 			dashes = "; -- goes before a key that begins with -"
@@ -104,6 +131,9 @@ found, 4 exists already, 5 the store is in use. fsck has its own.`,
 	)
 	return root
 }
+
+// parseNoise is what package strconv says beside the cause.
+var parseNoise = regexp.MustCompile(`strconv\.\w+: parsing "[^"]*": `)
 
 // helpCmd is cobra's, but an unknown verb is an error.
 func helpCmd() *cobra.Command {

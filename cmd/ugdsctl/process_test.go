@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -393,8 +394,73 @@ func TestT33StatsOfPut(t *testing.T) {
 
 // TestStrictDemo: settings reach the store, whose transfers then are refused.
 func TestStrictDemo(t *testing.T) {
-	_, errs, code := call(t, "", "demo", "--gpu=host", "--gpu-set", "strict=on", "--size", "16MiB")
-	if code != 1 || !strings.Contains(errs, "strict, and") {
+	strict := []string{"demo", "--gpu=host", "--gpu-set", "strict=on", "--size", "16MiB"}
+	_, errs, code := call(t, "", strict...)
+	if code != 1 || !strings.Contains(errs, "strict, and") || !strings.Contains(errs, "sim:path=FILE") {
 		t.Errorf("exit %d, %q", code, errs)
+	}
+	// Nothing passes host memory, in both processes.
+	model := "sim:size=128MiB,path=" + filepath.Join(t.TempDir(), "model")
+	out, errs, code := call(t, "", append(strict, "--device", model)...)
+	if code != 0 || !strings.Contains(out, "from the device to the GPU without a stop") {
+		t.Errorf("on a model: exit %d, %q\n%s", code, errs, out)
+	}
+}
+
+// TestClosedInput: standard input that is closed is not an empty value.
+func TestClosedInput(t *testing.T) {
+	dir, bin := newStore(t), binDir(t)
+	for _, c := range []struct {
+		line string
+		code int
+	}{{"put --store DIR k - <&-", 1}, {"exists --store DIR - <&-", 1}, {"replay --store DIR --trace - --block-bytes 4KiB <&-", 1},
+		{"exists --store DIR k", 3}, {"put --store DIR k - </dev/null", 0}} {
+		cmd := exec.Command("bash", "-c", "ugdsctl "+strings.ReplaceAll(c.line, "DIR", dir))
+		cmd.Env = []string{"PATH=" + bin + ":" + os.Getenv("PATH"), asProgram + "=1"}
+		out, err := cmd.CombinedOutput()
+		if exitCode(err) != c.code || (c.code == 1) != bytes.Contains(out, []byte("standard input: closed")) {
+			t.Errorf("%s: %v, %s", c.line, err, out)
+		}
+	}
+}
+
+// TestBenchKilled: with a bench that is killed its processes end, and the next one in
+// its place removes what it left and says so.
+func TestBenchKilled(t *testing.T) {
+	for _, args := range []string{"--op put --size 4KiB --bytes 1MiB --rounds 900", "--scale 200000,300000"} {
+		dir := filepath.Join(t.TempDir(), "b")
+		cmd := program(t, append([]string{"bench", "--dir", dir}, strings.Fields(args)...)...)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		var child string
+		for end := time.Now().Add(time.Minute); child == "" && time.Now().Before(end); time.Sleep(time.Millisecond) {
+			tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", cmd.Process.Pid))
+			for _, task := range tasks {
+				list, _ := os.ReadFile(task) // the task may have ended
+				child += strings.TrimSpace(string(list))
+			}
+		}
+		if child == "" {
+			t.Fatal("no process of a case was seen")
+		}
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+			status, err := os.ReadFile("/proc/" + child + "/status")
+			if err != nil || bytes.Contains(status, []byte("State:\tZ")) {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("process %s lives on", child)
+			}
+		}
+		_, errs, code := call(t, "", "bench", "--dir", dir, "--op", "put", "--size", "4KiB", "--bytes", "1MiB", "--rounds", "1", "--against", "raw")
+		if code != 0 || errs != "ugdsctl: removed from "+dir+" what a process that was killed left\n" {
+			t.Errorf("exit %d, %q", code, errs)
+		}
+		if left := ls(t, dir); len(left) != 0 {
+			t.Errorf("left: %v", left)
+		}
 	}
 }

@@ -22,7 +22,12 @@ with what was counted so far; puts are durable when the command ends.`,
 		Example: `  ugdsctl replay --store DIR --trace t.jsonl --block-bytes 4KiB --verify
   ugdsctl replay --store DIR --trace t.jsonl --block-bytes 4KiB --speed 60`,
 		Args: args(0, 0, "none"),
-		RunE: func(cmd *cobra.Command, _ []string) error { return ctl.Replay(cmd.Context(), e, t, o) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := oneOrMore(cmd, "limit", o.Limit); err != nil {
+				return err
+			}
+			return ctl.Replay(cmd.Context(), e, t, o)
+		},
 	}
 	storeFlags(cmd, t)
 	f := cmd.Flags()

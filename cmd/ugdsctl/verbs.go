@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/meta"
@@ -54,8 +56,8 @@ func (s *sizeValue) Type() string { return "SIZE" }
 
 func (s *sizeValue) Set(text string) error {
 	n, err := base.ParseBytes(text)
-	if err != nil {
-		return errors.New("write a number and a binary unit, for example 512MiB")
+	if err != nil || n == 0 {
+		return errors.New("write a number from 1 on and a binary unit, for example 512MiB")
 	}
 	*s = sizeValue(n)
 	return nil
@@ -84,10 +86,35 @@ func args(least, most int, what string) cobra.PositionalArgs {
 			if len(a) == 1 {
 				got = "1 argument"
 			}
-			return ctl.UsageError(verbName(cmd), "got %s, want %s; see %s --help", got, what, cmd.CommandPath())
+			return ctl.UsageError(verbName(cmd), "got %s, want %s%s; see %s --help", got, what, detached(cmd, a), cmd.CommandPath())
 		}
 		return nil
 	}
+}
+
+// detached says how a value is given to a flag that can stand alone, if an argument
+// may be meant as one.
+func detached(cmd *cobra.Command, a []string) (hint string) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if f.NoOptDefVal == "" || f.Value.String() != f.NoOptDefVal {
+			return
+		}
+		for _, arg := range a {
+			if _, err := strconv.ParseBool(arg); err == nil || f.Value.Type() != "bool" {
+				hint = fmt.Sprintf("; a value of --%s stands after an equals sign: --%s=%s", f.Name, f.Name, arg)
+			}
+		}
+	})
+	return hint
+}
+
+// oneOrMore refuses numbers below 1 that were given for a flag whose 0 means that it
+// was not.
+func oneOrMore(cmd *cobra.Command, flag string, n int) error {
+	if n < 1 && cmd.Flags().Changed(flag) {
+		return ctl.UsageError(verbName(cmd), "--%s %d: 1 or more", flag, n)
+	}
+	return nil
 }
 
 // verbName is what a user writes after ugdsctl.
@@ -197,8 +224,8 @@ func lsCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
 			if len(a) > 0 {
 				o.Prefix = a[0]
 			}
-			if o.Limit < 0 {
-				return ctl.UsageError("ls", "--limit %d: 0 or more", o.Limit)
+			if err := oneOrMore(cmd, "limit", o.Limit); err != nil {
+				return err
 			}
 			return ctl.Ls(cmd.Context(), e, t, o)
 		},
@@ -318,6 +345,7 @@ why. Another GPU than the first is named after an equals sign: --gpu=1.`,
 			return nil, err
 		}
 		c := exec.CommandContext(ctx, self, o.VerifyArgs(dir)...)
+		defer dieTogether(c)()
 		c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
 		c.Stderr = os.Stderr
 		return c.Output()

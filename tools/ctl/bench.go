@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -36,6 +37,10 @@ type BenchOptions struct {
 	HTML    string // write a page with plots there
 	Keep    bool   // leave the files in Dir
 	Scale   []int  // measure opening and looking up with these numbers of objects instead
+
+	// Given are the flags that the user named: one that what is measured does not heed
+	// is refused.
+	Given []string
 
 	Workload   string   // BenchGather instead of a suite, or ""
 	Ranges     int      // of BenchGather in one call
@@ -86,24 +91,21 @@ func BenchCase(ctx context.Context, e *Env) error {
 }
 
 func runBench(ctx context.Context, e *Env, t *Target, o BenchOptions) (err error) {
-	switch {
-	case len(o.Scale) > 0:
+	mode := o.mode(t)
+	if err := o.check(mode); err != nil {
+		return err
+	}
+	switch mode {
+	case &benchScales:
 		return benchScale(ctx, e, &o)
-	case o.Workload == BenchGather:
+	case &benchGathers:
 		return benchGather(ctx, e, t, &o)
-	case o.Workload != "":
-		return usage("bench", "--workload %q: there is %s", o.Workload, BenchGather)
-	case BenchesDevice(t):
+	case &benchDevices:
 		return benchDevice(ctx, e, t, &o)
-	case o.Explain:
-		return usage("bench", "--explain: of a device (--device) or --workload %s", BenchGather)
 	}
 	plan := bench.Plan{Rounds: o.Rounds, Seed: o.Seed}
 	if plan.Groups, err = benchGroups(&o); err != nil {
 		return err
-	}
-	if o.Rounds < 1 || o.Rounds > bench.MaxRounds {
-		return usage("bench", "--rounds %d: 1 to %d are possible", o.Rounds, bench.MaxRounds)
 	}
 	if n := plan.Payload(); n > bench.MaxBytes {
 		return usage("bench", "%s of values at a time; at most %s", base.FormatBytes(n), base.FormatBytes(bench.MaxBytes))
@@ -111,12 +113,12 @@ func runBench(ctx context.Context, e *Env, t *Target, o BenchOptions) (err error
 	if plan.Place, err = benchPlace(ctx, t, &o, plan.Payload()); err != nil {
 		return err
 	}
-	dir, err := benchDir(&o, plan.Payload())
+	dir, err := e.benchDir(&o, plan.Payload())
 	if err != nil {
 		return err
 	}
-	plan.Place.Dir = dir
-	defer func() { err = errors.Join(err, benchClean(&o, dir)) }()
+	plan.Place.Dir = dir.path
+	defer func() { err = errors.Join(err, dir.close(o.Keep)) }()
 	bar := e.progress("prepare", bench.PrepareBytes(plan.Place, plan.Payload()))
 	err = bench.Prepare(ctx, plan.Place, plan.Payload(), bar.Add)
 	bar.Done()
@@ -193,9 +195,6 @@ func showBench(ctx context.Context, e *Env, r *bench.Report, o *BenchOptions) er
 
 // benchGroups are those of a suite, or of the sweep that the options describe.
 func benchGroups(o *BenchOptions) ([]bench.Group, error) {
-	if o.Bytes < base.MiB {
-		return nil, usage("bench", "--bytes %d: at least 1MiB", o.Bytes)
-	}
 	if len(o.Ops) == 0 {
 		groups, err := bench.SuiteGroups(o.Suite, o.Bytes, bench.FindFio() != "")
 		for i := range groups {
@@ -245,13 +244,6 @@ func benchGroups(o *BenchOptions) ([]bench.Group, error) {
 		}
 		s.Subjects = append(s.Subjects, full)
 	}
-	for _, list := range [][]int{s.Callers, s.Batches} {
-		for _, n := range list {
-			if n < 1 || n > bench.MaxCallers*64 {
-				return nil, usage("bench", "%d callers or objects a call are not possible", n)
-			}
-		}
-	}
 	return s.Groups(), nil
 }
 
@@ -283,32 +275,26 @@ func benchPlace(ctx context.Context, t *Target, o *BenchOptions, payload int64) 
 	return p, nil
 }
 
-// benchDir makes the directory of the bench; one that the user names must not
-// exist or be empty.
-func benchDir(o *BenchOptions, payload int64) (string, error) {
-	dir := o.Dir
-	if dir == "" {
-		made, err := os.MkdirTemp(o.TempDir, "ugds-bench-")
-		if err != nil {
-			return "", base.Wrap("bench", "temporary directory", err)
-		}
-		dir = made
-	} else if _, err := demoDir(&Target{Dir: dir}, DemoOptions{}); err != nil {
-		return "", err
+// benchDir makes the directory of the bench, with room for what it makes.
+func (e *Env) benchDir(o *BenchOptions, payload int64) (*workDir, error) {
+	w, err := e.workDir("bench", o.Dir, o.TempDir, "ugds-bench-", benchClean)
+	if err != nil {
+		return nil, err
 	}
-	if err := checkSpace(dir, bench.NeedBytes(payload)); err != nil {
-		return "", errors.Join(base.WithHint(err, "--bytes takes less, --dir goes elsewhere"), benchClean(o, dir))
+	if err := checkSpace(w.path, bench.NeedBytes(payload)); err != nil {
+		return nil, errors.Join(base.WithHint(err, "--bytes takes less, --dir goes elsewhere"), w.close(false))
 	}
-	return dir, nil
+	return w, nil
 }
 
-func benchClean(o *BenchOptions, dir string) error {
-	if o.Keep {
-		return nil
+// benchClean removes what a bench makes in its directory.
+func benchClean(dir string) error {
+	errs := []error{bench.Clean(dir)}
+	entries, _ := os.ReadDir(dir)
+	for _, entry := range entries {
+		if n, scale := strings.CutPrefix(entry.Name(), "scale-"); scale && strings.Trim(n, "0123456789") == "" {
+			errs = append(errs, os.RemoveAll(filepath.Join(dir, entry.Name())))
+		}
 	}
-	err := bench.Clean(dir)
-	if o.Dir == "" {
-		err = errors.Join(err, os.RemoveAll(dir))
-	}
-	return err
+	return errors.Join(errs...)
 }

@@ -29,9 +29,6 @@ const maxDeviceCases = 1000
 
 // benchDevice measures a device without a store, or several one after the other.
 func benchDevice(ctx context.Context, e *Env, t *Target, o *BenchOptions) error {
-	if o.HTML != "" || o.Raw != "" {
-		return usage("bench", "--html and --raw do not go with --device")
-	}
 	if len(t.Devices) > 1 {
 		return usage("bench", "%d devices: one at a time is measured", len(t.Devices))
 	}
@@ -90,11 +87,6 @@ func deviceCases(o *BenchOptions, controller bool) ([]bench.DeviceCase, error) {
 			}
 		}
 	}
-	for _, depth := range o.Depths {
-		if depth < 0 { // 0 is that of the batch
-			return nil, usage("bench", "--depth %d: 1 or more, or 0 for the size of the batch", depth)
-		}
-	}
 	if len(out) == 0 || len(out) > maxDeviceCases {
 		return nil, usage("bench", "%d cases: 1 to %d are possible, and a batch is not larger than the depth", len(out), maxDeviceCases)
 	}
@@ -123,9 +115,6 @@ func windows(o *BenchOptions, c bench.DeviceCase) (out []bench.DeviceCase) {
 // benchGather reads many small ranges in one call and in many: of a store that is
 // named, of one on a model in memory, or of one that it makes.
 func benchGather(ctx context.Context, e *Env, t *Target, o *BenchOptions) (err error) {
-	if o.HTML != "" || o.Raw != "" || len(o.Completion) > 0 {
-		return usage("bench", "--html, --raw and --completion do not go with --workload %s", BenchGather)
-	}
 	if len(o.Sizes) != 1 {
 		return usage("bench", "--size: values of one size")
 	}
@@ -141,12 +130,12 @@ func benchGather(ctx context.Context, e *Env, t *Target, o *BenchOptions) (err e
 			return err
 		}
 	}
-	dir, err := benchDir(o, o.Bytes)
+	dir, err := e.benchDir(o, o.Bytes)
 	if err != nil {
 		return err
 	}
-	plan.Place.Dir = dir
-	defer func() { err = errors.Join(err, benchClean(o, dir)) }()
+	plan.Place.Dir = dir.path
+	defer func() { err = errors.Join(err, dir.close(o.Keep)) }()
 	if plan.Model == "" && len(plan.Place.Devices) == 0 {
 		bar := e.progress("prepare", bench.PrepareBytes(bench.Place{Raw: "none"}, o.Bytes))
 		err := bench.PrepareStore(ctx, plan.Place, o.Bytes, bar.Add)

@@ -40,17 +40,14 @@ func BenchScaleStep(ctx context.Context, e *Env) (die bool, err error) {
 func benchScale(ctx context.Context, e *Env, o *BenchOptions) (err error) {
 	most := 0
 	for _, n := range o.Scale {
-		if n < 1 || n > bench.MaxScale {
-			return usage("bench", "--scale %d: 1 to %d objects are possible", n, bench.MaxScale)
-		}
 		most = max(most, n)
 	}
-	dir, err := benchDir(o, int64(min(most, scalePuts))*base.StoreBlock/2+int64(most)*64)
+	dir, err := e.benchDir(o, int64(min(most, scalePuts))*base.StoreBlock/2+int64(most)*64)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, benchClean(o, dir)) }()
-	plan := bench.ScalePlan{Counts: o.Scale, Opens: min(o.Rounds, scaleOpens), Puts: scalePuts, Seed: o.Seed, Dir: dir}
+	defer func() { err = errors.Join(err, dir.close(o.Keep)) }()
+	plan := bench.ScalePlan{Counts: o.Scale, Opens: min(o.Rounds, scaleOpens), Puts: scalePuts, Seed: o.Seed, Dir: dir.path}
 	plan.Exec = func(ctx context.Context, st bench.ScaleStep) (*bench.ScaleSample, error) {
 		in, err := json.Marshal(st)
 		if err != nil {

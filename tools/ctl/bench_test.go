@@ -121,7 +121,28 @@ func TestBenchRefusals(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	for _, c := range []struct {
+		given  string
+		change func(*BenchOptions)
+	}{
+		{"gpu", func(o *BenchOptions) { o.Workload = BenchGather }}, {"gpu", func(o *BenchOptions) { o.Scale = []int{1000} }},
+		{"size", func(o *BenchOptions) { o.Ops = nil }}, {"suite", func(*BenchOptions) {}},
+		{"depth", func(*BenchOptions) {}}, // 0, as it is when it is not given
+		{"op", func(o *BenchOptions) { o.Scale = []int{1000} }}, {"explain", func(*BenchOptions) {}},
+	} {
+		o := smallBench(t)
+		o.Given, o.GPU, o.Suite, o.Ranges = []string{c.given}, "host", "quick", 1
+		c.change(&o)
+		if _, err := l.bench(t.Context(), o); ExitCode(err) != ExitUsage || !strings.Contains(err.Error(), "--"+c.given) {
+			t.Errorf("%s: %v", c.given, err)
+		}
+	}
 	o := smallBench(t)
+	o.Scale, o.Rounds = []int{1000}, 0
+	if _, err := l.bench(t.Context(), o); ExitCode(err) != ExitUsage {
+		t.Errorf("a scale of no rounds: %v", err)
+	}
+	o = smallBench(t)
 	o.Raw, o.Yes = raw, true
 	l.target = &Target{}
 	if _, err := l.bench(t.Context(), o); !errors.Is(err, base.ErrInUse) {
@@ -169,7 +190,8 @@ func TestBenchDevice(t *testing.T) {
 		"kernel":     {data, func(o *BenchOptions) {}, base.ErrInvalid},
 		"size":       {"sim:size=64MiB", func(o *BenchOptions) { o.Sizes = []string{"much"} }, base.ErrInvalid},
 		"batch":      {"sim:size=64MiB", func(o *BenchOptions) { o.Depths, o.Batches = []int{1}, []int{2} }, base.ErrInvalid},
-		"html":       {"sim:size=64MiB", func(o *BenchOptions) { o.HTML = "x" }, base.ErrInvalid},
+		"html":       {"sim:size=64MiB", func(o *BenchOptions) { o.Given = []string{"html"} }, base.ErrInvalid},
+		"no bytes":   {"sim:size=64MiB", func(o *BenchOptions) { o.Bytes = 0 }, base.ErrInvalid},
 		"target":     {"tape:1", func(o *BenchOptions) {}, base.ErrInvalid},
 		"workload":   {"sim:size=64MiB", func(o *BenchOptions) { o.Workload = "scatter" }, base.ErrInvalid},
 		"without":    {data, func(o *BenchOptions) { o.Completion = nil }, base.ErrInvalid},
@@ -181,7 +203,7 @@ func TestBenchDevice(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if err := Bench(t.Context(), l.Env, &Target{}, BenchOptions{Explain: true}); ExitCode(err) != ExitUsage {
+	if err := Bench(t.Context(), l.Env, &Target{}, BenchOptions{Explain: true, Given: []string{"explain"}}); ExitCode(err) != ExitUsage {
 		t.Errorf("explain alone: %v", err)
 	}
 }

@@ -182,7 +182,7 @@ func TestPutFailsWhole(t *testing.T) {
 	for _, key := range []string{"new", "old"} {
 		l.Stdin = io.MultiReader(bytes.NewReader(make([]byte, 9<<20)), iotest.ErrReader(syscall.EIO))
 		err := Put(t.Context(), l.Env, l.target, PutOptions{Key: key, File: Std, Replace: true})
-		if !errors.Is(err, syscall.EIO) || !strings.Contains(err.Error(), "read -") {
+		if !errors.Is(err, syscall.EIO) || !strings.Contains(err.Error(), "read standard input") {
 			t.Errorf("%s: %v", key, err)
 		}
 	}

@@ -73,13 +73,15 @@ func demo(ctx context.Context, e *Env, t *Target, o DemoOptions) (err error) {
 	}
 	o.GPU, o.GPUSet = t.GPU, t.GPUSet
 	there := existing(t.Dir)
-	dir, err := demoDir(t, o)
+	w, err := e.workDir("demo", t.Dir, o.TempDir, "ugds-demo-", func(dir string) error { return demoClean(t, dir) })
 	if err != nil {
 		return err
 	}
+	dir := w.path
 	defer func() {
-		if !o.Keep || doc.FormatSeconds == 0 { // not even begun
-			err = errors.Join(err, demoClean(t, dir))
+		gone := !o.Keep || doc.FormatSeconds == 0 // not even begun
+		err = errors.Join(err, w.close(!gone))
+		if gone {
 			removeMade(dir, there)
 		}
 	}()
@@ -103,26 +105,6 @@ func demo(ctx context.Context, e *Env, t *Target, o DemoOptions) (err error) {
 	return demoText(e, &doc, o)
 }
 
-// demoDir makes the directory of the store. One that the user names must not
-// exist or be empty, so that the end can remove what the demo made and no more.
-func demoDir(t *Target, o DemoOptions) (string, error) {
-	if t.Dir == "" {
-		dir, err := os.MkdirTemp(o.TempDir, "ugds-demo-")
-		return dir, base.Wrap("demo", "temporary directory", err)
-	}
-	if err := os.MkdirAll(t.Dir, 0o755); err != nil {
-		return "", base.Wrap("demo", t.Dir, pathCause(err))
-	}
-	entries, err := os.ReadDir(t.Dir)
-	if err != nil {
-		return "", base.Wrap("demo", t.Dir, pathCause(err))
-	}
-	if len(entries) > 0 {
-		return "", base.WithHint(base.Errorf("demo", t.Dir, base.ErrExists, "the directory is not empty"), "name a new one")
-	}
-	return t.Dir, nil
-}
-
 // demoDevices refuses devices that the demo would not make, and so must not remove.
 func demoDevices(t *Target) error {
 	for _, target := range t.Devices {
@@ -141,7 +123,7 @@ func demoDevices(t *Target) error {
 	return nil
 }
 
-// demoClean removes what the demo made; the directory itself only if it is ours.
+// demoClean removes what the demo made.
 func demoClean(t *Target, dir string) error {
 	for _, target := range t.Devices {
 		if path, ok := filePath(target); ok {
@@ -149,9 +131,6 @@ func demoClean(t *Target, dir string) error {
 				return base.Wrap("remove", path, err)
 			}
 		}
-	}
-	if t.Dir == "" {
-		return os.RemoveAll(dir)
 	}
 	for _, name := range []string{ConfigName, dataName, metaName} {
 		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
@@ -228,6 +207,9 @@ func demoLoad(ctx context.Context, e *Env, t *Target, o DemoOptions, doc *demoDo
 		return err
 	})
 	doc.CloseSeconds = time.Since(closing).Seconds()
+	if t.GPU != "" && errors.Is(err, base.ErrNotSupported) { // the settings want what a file cannot do
+		err = base.WithHint(err, "--device sim:path=FILE,size=%s is a model that GPU memory reaches; or leave the settings out", FlagBytes(demoStoreBytes(o.Size)))
+	}
 	return err
 }
 
@@ -270,20 +252,19 @@ func (p phase) text() string {
 func demoText(e *Env, d *demoDoc, o DemoOptions) error {
 	v := d.Verify
 	rows := [][2]string{
-		row("put", "%s, durable when each call returned", d.Put.text()),
+		row("put", "%s", d.Put.text()),
+		row("", "durable when each call returned"),
 		row("replace, delete", "%d keys, %.1f s", d.Change.Objects, d.Change.Seconds),
 		row("open again", "%.2f s", v.OpenSeconds),
 		row("look up", "%d keys in %.0f ms", v.Lookup.Objects, v.Lookup.Seconds*1000),
-		row("get and compare", "%s: every byte as it was put", v.Get.text()),
+		row("get and compare", "%s", v.Get.text()),
+		row("", "every byte as it was put"),
 		row("deleted", "%d keys, all absent", v.Absent),
 		row("fsck", "clean, %.1f s", d.FsckSeconds),
 		row("all", "%.1f s", d.Seconds),
 	}
 	for _, dev := range v.Devices {
-		rows = append(rows, row("device", "%s", dev.text()))
-		for _, why := range dev.Reasons {
-			rows = append(rows, row("", "%s", why))
-		}
+		rows = append(rows, dev.rows("device")...)
 	}
 	rows = append(rows, d.GPU.rows(v.GPU)...)
 	for _, p := range append(d.PutPaths, v.Paths...) {

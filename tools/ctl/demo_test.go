@@ -55,6 +55,64 @@ func TestDemo(t *testing.T) {
 	}
 }
 
+// TestDemoTakesOver: what a demo that was killed left is removed, a running one and what
+// somebody else has is not.
+func TestDemoTakesOver(t *testing.T) {
+	write := func(path ...string) {
+		t.Helper()
+		name := filepath.Join(path...)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o700), os.WriteFile(name, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	temp := t.TempDir()
+	for _, name := range []string{"ugds-demo-1/" + runningName, "ugds-demo-1/data.ugds", "ugds-demo-2/kept", "other/" + runningName, "ugds-demo-4/" + runningName} {
+		write(temp, name)
+	}
+	lock, err := lockDir(filepath.Join(temp, "ugds-demo-4"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	var errs bytes.Buffer
+	e := &Env{Stdout: io.Discard, Stderr: &errs}
+	w, err := e.workDir("demo", "", temp, "ugds-demo-", func(string) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := e.workDir("demo", "", temp, "ugds-demo-", nil); err != nil {
+		t.Error(err)
+	} else if err := again.close(true); err != nil {
+		t.Error(err)
+	} else if _, err := os.Stat(w.path); err != nil {
+		t.Errorf("a second one removed the first: %v", err)
+	} else if err := os.Remove(again.path); err != nil { // kept, with nothing in it
+		t.Error(err)
+	}
+	if err := w.close(false); err != nil {
+		t.Error(err)
+	}
+	left, err := filepath.Glob(filepath.Join(temp, "*"))
+	if got := strings.ReplaceAll(fmt.Sprint(left), temp+"/", ""); err != nil || got != "[other ugds-demo-2 ugds-demo-4]" ||
+		strings.Count(errs.String(), "\n") != 1 || !strings.Contains(errs.String(), "ugds-demo-1,") {
+		t.Errorf("%v %s, %q", err, got, &errs)
+	}
+
+	named := filepath.Join(temp, "other")
+	write(named, metaName, "LOCK")
+	write(named, "mine")
+	o := DemoOptions{Size: DemoMinSize}
+	if err := Demo(t.Context(), e, &Target{Dir: named}, o); !errors.Is(err, base.ErrExists) {
+		t.Errorf("with a file of the user: %v", err)
+	}
+	if left, err := os.ReadDir(named); err != nil || len(left) != 1 || left[0].Name() != "mine" {
+		t.Errorf("left: %v %v", left, err)
+	}
+	if err := Demo(t.Context(), e, &Target{Dir: filepath.Join(temp, "ugds-demo-4")}, o); !errors.Is(err, base.ErrInUse) {
+		t.Errorf("where another one runs: %v", err)
+	}
+}
+
 // TestDemoSeesDamage: each kind of wrong store fails the demo.
 func TestDemoSeesDamage(t *testing.T) {
 	w := newDemoWork(7, smallDemo)

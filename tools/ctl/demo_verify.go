@@ -19,7 +19,9 @@ func DemoVerify(ctx context.Context, e *Env, t *Target, o DemoOptions) error {
 	w.change()
 	doc := verifyDoc{header: head("demo-verify", nil)}
 	begin := time.Now()
-	err := e.with(ctx, "demo", t, true, func(s *session) error {
+	// With a GPU the store is opened for writing: only then are pairs of it and the
+	// devices tested, without which nothing goes directly.
+	err := e.with(ctx, "demo", t, t.GPU == "", func(s *session) error {
 		doc.OpenSeconds = time.Since(begin).Seconds()
 		n, err := s.Namespace(ctx, t.namespace(), store.NamespaceOptions{})
 		if err != nil {
@@ -34,7 +36,10 @@ func DemoVerify(ctx context.Context, e *Env, t *Target, o DemoOptions) error {
 		return nil
 	})
 	doc.header = head("demo-verify", err)
-	return errors.Join(e.emit(doc), err)
+	if werr := e.emit(doc); werr != nil || err == nil {
+		return errors.Join(werr, err)
+	}
+	return quietly(ExitCode(err)) // the first process tells why
 }
 
 type verifyDoc struct {
@@ -233,6 +238,12 @@ func docDevices(devs []driver.Device) []deviceDoc {
 	return out
 }
 
-func (d deviceDoc) text() string {
-	return fmt.Sprintf("%s, %s, %s through %s", d.Target, base.FormatBytes(d.Capacity), d.Transport, d.Engine)
+// rows tell what a device is and why it is driven so.
+func (d deviceDoc) rows(name string) [][2]string {
+	rows := [][2]string{row(name, "%s", Plain(d.Target)),
+		row("", "%s, %s through %s", base.FormatBytes(d.Capacity), d.Transport, d.Engine)}
+	for _, why := range d.Reasons {
+		rows = append(rows, row("", "%s", why))
+	}
+	return rows
 }

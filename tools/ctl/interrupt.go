@@ -53,7 +53,11 @@ func (r reader) Read(p []byte) (int, error) {
 	}
 	n, err := await(r.ctx, 0, func() (int, error) { return r.r.Read(p) })
 	if err != nil && err != io.EOF && err != (interrupted{}) {
-		err = base.Wrap("read", r.name, pathCause(err))
+		name := r.name
+		if name == Std {
+			name = "standard input"
+		}
+		err = base.Wrap("read", name, pathCause(err))
 	}
 	return n, err
 }

@@ -1,0 +1,91 @@
+package ctl
+
+import (
+	"slices"
+
+	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/tools/bench"
+)
+
+// benchMode is one of the things that a bench can measure, and the flags that it heeds.
+type benchMode struct {
+	name  string // in messages
+	flags []string
+	most  benchMost
+}
+
+// benchMost are the largest numbers of a mode.
+type benchMost struct{ callers, batch, depth int }
+
+// What a bench can measure.
+var (
+	benchScales  = benchMode{name: "--scale", flags: []string{"scale", "rounds", "seed", "dir", "keep"}}
+	benchGathers = benchMode{name: "--workload " + BenchGather, flags: []string{"workload", "store", "meta", "device", "wait",
+		"dir", "keep", "size", "bytes", "ranges", "rounds", "seed", "explain"}}
+	benchDevices = benchMode{"--device without a store", []string{"device", "wait", "op", "size", "callers", "depth", "batch", "bytes",
+		"completion", "seed", "yes", "explain"}, benchMost{bench.MaxDeviceThreads, bench.MaxDeviceDepth, bench.MaxDeviceDepth}}
+	benchSuites = benchMode{name: "a suite (--op names operations instead)", flags: []string{"suite", "store", "meta", "device", "wait",
+		"dir", "keep", "raw", "yes", "bytes", "rounds", "seed", "html", "gpu"}}
+	benchSweeps = benchMode{"--op", append([]string{"op", "size", "callers", "depth", "batch", "durability", "plain", "against"},
+		benchSuites.flags[1:]...), benchMost{bench.MaxCallers, bench.MaxCallers * 64, bench.MaxDepth}}
+)
+
+// mode is what the options ask for.
+func (o *BenchOptions) mode(t *Target) *benchMode {
+	switch {
+	case len(o.Scale) > 0:
+		return &benchScales
+	case o.Workload != "":
+		return &benchGathers
+	case BenchesDevice(t):
+		return &benchDevices
+	case len(o.Ops) > 0:
+		return &benchSweeps
+	}
+	return &benchSuites
+}
+
+// check refuses options that the mode does not heed, and numbers that are not possible.
+func (o *BenchOptions) check(m *benchMode) error {
+	for _, name := range o.Given {
+		if !slices.Contains(m.flags, name) {
+			return usage("bench", "--%s does not go with %s", name, m.name)
+		}
+	}
+	if o.Workload != "" && o.Workload != BenchGather {
+		return usage("bench", "--workload %q: there is %s", o.Workload, BenchGather)
+	}
+	least := int64(base.MiB)
+	if m == &benchDevices {
+		least = 1
+	}
+	if slices.Contains(m.flags, "bytes") && o.Bytes < least {
+		return usage("bench", "--bytes %d: at least %s", o.Bytes, FlagBytes(least))
+	}
+	depth := 0 // the batch
+	if slices.Contains(o.Given, "depth") {
+		depth = 1
+	}
+	for _, c := range []struct {
+		name        string
+		numbers     []int
+		least, most int
+	}{
+		{"rounds", []int{o.Rounds}, 1, bench.MaxRounds},
+		{"ranges", []int{o.Ranges}, 1, bench.MaxRanges},
+		{"scale", o.Scale, 1, bench.MaxScale},
+		{"callers", o.Callers, 1, m.most.callers},
+		{"batch", o.Batches, 1, m.most.batch},
+		{"depth", o.Depths, depth, m.most.depth},
+	} {
+		if !slices.Contains(m.flags, c.name) {
+			continue
+		}
+		for _, n := range c.numbers {
+			if n < c.least || n > c.most {
+				return usage("bench", "--%s %d: %d to %d are possible", c.name, n, max(c.least, 1), c.most)
+			}
+		}
+	}
+	return nil
+}
