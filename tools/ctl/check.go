@@ -2,12 +2,12 @@ package ctl
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/ugds-store/ugds/driver/probe"
 	"github.com/ugds-store/ugds/gpu"
@@ -40,20 +40,14 @@ func checkMachine(ctx context.Context, e *Env, t *Target, pairs bool) error {
 		return err
 	}
 	doc := checkDoc{header: head(verbCheck, nil), Findings: probe.Machine(), Settings: set.List()}
-	if t.GPU != "" {
-		gpus, err := explainGPUs(t.GPU)
-		if err != nil {
-			return err
-		}
-		for _, g := range gpus {
-			doc.Findings = append(doc.Findings, g.findings("/")...)
-			g.close()
-		}
+	if pairs && (t.Dir == "" || t.GPU == "") {
+		return usage(verbCheck, "--pairs needs --store and --gpu")
 	}
-	if pairs {
-		if t.Dir == "" || t.GPU == "" {
-			return usage(verbCheck, "--pairs needs --store and --gpu")
-		}
+	found, err := doc.gpu(t.GPU)
+	if err != nil {
+		return err
+	}
+	if pairs && found {
 		if err := e.with(ctx, verbCheck, t, false, doc.pairs); err != nil {
 			return err
 		}
@@ -65,10 +59,31 @@ func checkMachine(ctx context.Context, e *Env, t *Target, pairs bool) error {
 	} else {
 		err = e.checkText(&doc)
 	}
-	if err == nil && len(lacks) > 0 {
+	if err == nil && (len(lacks) > 0 || pairs && !found) {
 		err = quietly(ExitFailure)
 	}
 	return err
+}
+
+// gpu looks at the GPU of that name, if there is one, and tells whether it was found.
+func (doc *checkDoc) gpu(name string) (found bool, err error) {
+	if name == "" {
+		return false, nil
+	}
+	gpus, err := explainGPUs(name)
+	switch {
+	case errors.Is(err, base.ErrInvalid): // no GPU has such a name
+		return false, err
+	case err != nil:
+		why, mend := base.Parts(err)
+		doc.Findings = append(doc.Findings, probe.Finding{Name: "gpu " + name, Verdict: probe.Refused, Reason: why, Mend: mend})
+		return false, nil
+	}
+	for _, g := range gpus {
+		doc.Findings = append(doc.Findings, g.findings("/")...)
+		g.close()
+	}
+	return true, nil
 }
 
 // pairs tests each device of a store with its GPU.
@@ -98,17 +113,17 @@ func isPair(f probe.Finding) bool {
 }
 
 func (e *Env) checkText(doc *checkDoc) error {
-	w := tabwriter.NewWriter(e.Stdout, 0, 0, 2, ' ', 0)
+	var rows [][]string
 	for _, f := range doc.Findings {
-		fmt.Fprintf(w, "%s\t%s\t%s\n", Plain(f.Name), f.Verdict, Plain(f.Reason))
+		rows = append(rows, []string{Plain(f.Name), f.Verdict, Plain(f.Reason)})
 		if f.Mend != "" {
-			fmt.Fprintf(w, "\t\t→ %s\n", Plain(f.Mend))
+			rows = append(rows, []string{"", "", "→ " + Plain(f.Mend)})
 		}
 	}
-	for _, s := range doc.Settings {
-		fmt.Fprintf(w, "setting\t%s\t%s (%s)\n", s.Name, s.Value, s.Source)
+	if err := e.grid(screenColumns, rows); err != nil {
+		return err
 	}
-	return w.Flush()
+	return e.table(settingRows(doc.Settings)...)
 }
 
 // lacking is what the settings ask for and the findings do not have: at most one

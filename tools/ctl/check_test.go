@@ -9,12 +9,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/ugds-store/ugds/driver/probe"
 	"github.com/ugds-store/ugds/gpu"
+	"github.com/ugds-store/ugds/gpu/cuda"
 	"github.com/ugds-store/ugds/gpu/host"
 	"github.com/ugds-store/ugds/gpu/xfer"
-	"github.com/ugds-store/ugds/internal/base"
 )
 
 // checked runs check twice and gives the text and the document.
@@ -52,13 +53,21 @@ func TestT16Check(t *testing.T) {
 		if len(d.Findings) == 0 || len(d.Settings) != len(xfer.SettingNames()) {
 			t.Fatalf("%+v", d)
 		}
+		words := flat(text)
 		for _, f := range d.Findings {
-			if !strings.Contains(text, Plain(f.Name)) || !strings.Contains(text, Plain(f.Reason)) {
+			if !strings.Contains(words, flat(Plain(f.Name)+" "+f.Verdict+" "+Plain(f.Reason)+" "+Plain(f.Mend))) && f.Mend == "" {
+				t.Errorf("%+v is not in\n%s", f, text)
+			}
+			if f.Mend != "" && !strings.Contains(words, flat(Plain(f.Reason)+" → "+Plain(f.Mend))) {
 				t.Errorf("%+v is not in\n%s", f, text)
 			}
 		}
-		words := strings.Join(strings.Fields(text), " ")
-		if !strings.Contains(words, "setting num_threads 3 (environment)") ||
+		for line := range strings.Lines(text) {
+			if n := utf8.RuneCountInString(line); n > screenColumns+1 {
+				t.Errorf("%d columns: %s", n, line)
+			}
+		}
+		if !strings.Contains(words, "setting num_threads = 3 (environment)") ||
 			len(c.target.GPUSet) == 0 != !strings.Contains(words, "(--gpu-set)") {
 			t.Errorf("%+v: the sources are not in\n%s", c.target, text)
 		}
@@ -67,8 +76,34 @@ func TestT16Check(t *testing.T) {
 			t.Errorf("%+v: exit status %d\n%s", c.target, code, text)
 		}
 	}
-	if err := Check(t.Context(), &Env{Stdout: new(bytes.Buffer)}, &Target{GPU: "host:7"}, false); !errors.Is(err, base.ErrNotFound) {
+	if err := Check(t.Context(), &Env{Stdout: new(bytes.Buffer)}, &Target{GPU: "what"}, false); ExitCode(err) != ExitUsage {
 		t.Error(err)
+	}
+}
+
+// TestCheckNoGPU: a GPU that is not there is a finding, with what to do; it counts when
+// the settings ask for it, and when it is to be tested.
+func TestCheckNoGPU(t *testing.T) {
+	names := []string{"host:7"}
+	if !cuda.Available() && !amd() {
+		names = append(names, "cuda:0", "0")
+	}
+	for _, name := range names {
+		text, d, code := checked(t, Env{}, Target{GPU: name})
+		last := d.Findings[len(d.Findings)-1]
+		if code != 0 || last.Name != "gpu "+name || last.Verdict != probe.Refused || last.Reason == "" || !strings.Contains(text, "IOMMU") {
+			t.Errorf("%s: exit status %d, %+v\n%s", name, code, last, text)
+		}
+		if name != "host:7" && last.Mend == "" {
+			t.Errorf("%s: nothing to do: %+v", name, last)
+		}
+	}
+	if _, _, code := checked(t, Env{}, Target{GPU: "host:7", GPUSet: []string{"strict=on"}}); code != ExitFailure {
+		t.Errorf("required: exit status %d", code)
+	}
+	l := newLab(t)
+	if err := Check(t.Context(), l.Env, &Target{Dir: l.target.Dir, GPU: "host:7"}, true); ExitCode(err) != ExitFailure || !strings.Contains(l.out.String(), "gpu host:7") {
+		t.Errorf("--pairs: %v\n%s", err, l.out)
 	}
 }
 
@@ -128,9 +163,9 @@ func TestCheckPairs(t *testing.T) {
 		if err := Check(t.Context(), l.Env, &Target{Dir: dir, GPU: "host"}, true); err != nil {
 			t.Fatal(err)
 		}
-		i := strings.Index(l.out.String(), "gpu 0 and ")
-		if line, _, _ := strings.Cut(l.out.String()[max(i, 0):], "\n"); i < 0 || !strings.Contains(line, want) {
-			t.Errorf("%q, want %q", line, want)
+		_, rest, found := strings.Cut(l.out.String(), "gpu 0 and ")
+		if pair, _, _ := strings.Cut(rest, "setting"); !found || !strings.Contains(flat(pair), want) {
+			t.Errorf("%q, want %q", pair, want)
 		}
 	}
 	for _, bad := range []*Target{{GPU: "host"}, {Dir: model.Dir}} {

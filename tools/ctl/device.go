@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/driver/ctrl"
@@ -122,6 +121,8 @@ func (e *Env) describeTarget(ctx context.Context, t *Target, target string) (tar
 		return d, interrupted{}
 	case d.refused != nil:
 		d.Why = d.refused.Error()
+	case d.Bytes < store.MinDeviceBytes:
+		d.Why = "too small: a store needs " + base.FormatBytes(store.MinDeviceBytes)
 	case parsed.Scheme == "sim" && !isPath:
 		d.Usable, d.Why = true, "a model in memory, gone when it is closed"
 	case d.Holds == "":
@@ -150,36 +151,30 @@ func (d targetDoc) choose(address string) targetDoc {
 }
 
 func (e *Env) deviceListText(d *deviceListDoc) error {
-	w := tabwriter.NewWriter(e.Stdout, 0, 0, 2, ' ', 0)
 	if len(d.Targets) > 0 {
-		fmt.Fprintln(w, "TARGET\tSIZE\tUSABLE\tHOLDS, WHY")
-	}
-	for _, t := range d.Targets {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", Plain(t.Target), sizeOr(t.Bytes, "?"), yesNo(t.Usable), Plain(joined("; ", t.Holds, t.Why)))
-	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	if len(d.Targets) > 0 {
-		if err := e.say(""); err != nil {
+		rows := [][]string{{"TARGET", "SIZE", "USABLE", "HOLDS, WHY"}}
+		for _, t := range d.Targets {
+			rows = append(rows, []string{Plain(t.Target), sizeOr(t.Bytes, "?"), yesNo(t.Usable), Plain(joined("; ", t.Holds, t.Why))})
+		}
+		if err := errors.Join(e.grid(screenColumns, rows), e.say("")); err != nil {
 			return err
 		}
 	}
 	if len(d.Controllers) == 0 {
 		return e.say("The kernel shows no NVMe controllers.")
 	}
-	fmt.Fprintln(w, "CONTROLLER\tDISK\tSIZE\tUSABLE\tWHAT, WHY")
+	rows := [][]string{{"CONTROLLER", "DISK", "SIZE", "USABLE", "WHAT, WHY"}}
 	for _, c := range d.Controllers {
-		fmt.Fprintf(w, "%s\t%s\t\t%s\t%s\n", c.Address, c.Name, yesNo(c.Usable), controllerText(&c))
+		rows = append(rows, []string{c.Address, c.Name, "", yesNo(c.Usable), controllerText(&c)})
 		for _, disk := range c.Disks {
 			why := "as " + disk.Path
 			if len(disk.Holders) > 0 {
 				why = strings.Join(disk.Holders, "; ")
 			}
-			fmt.Fprintf(w, "\t%s\t%s\t%s\t%s\n", disk.Path, sizeOr(disk.Bytes, "?"), yesNo(len(disk.Holders) == 0), Plain(why))
+			rows = append(rows, []string{"", disk.Path, sizeOr(disk.Bytes, "?"), yesNo(len(disk.Holders) == 0), Plain(why)})
 		}
 	}
-	return w.Flush()
+	return e.grid(screenColumns, rows)
 }
 
 func controllerText(c *probe.Controller) string {

@@ -2,6 +2,7 @@ package ctl
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -196,11 +197,15 @@ func DeviceReset(ctx context.Context, e *Env, t *Target, o DeviceResetOptions) e
 
 func deviceReset(ctx context.Context, e *Env, t *Target, o DeviceResetOptions) error {
 	doc := deviceResetDoc{header: head(verbDeviceReset, nil), Target: o.Target}
+	d, err := e.mayReset(ctx, t, o.Target)
+	if err != nil {
+		return err
+	}
 	if !o.Yes {
-		return e.planReset(ctx, t, &doc)
+		return e.planReset(d, &doc)
 	}
 	begin := time.Now()
-	err := e.withDevice(ctx, t, o.Target, func(d driver.Device) error {
+	err = e.withDevice(ctx, t, o.Target, func(d driver.Device) error {
 		c, err := controllerOf(verbDeviceReset, o.Target, d)
 		if err != nil {
 			return err
@@ -228,18 +233,23 @@ func kept(holds string) string {
 	return holds + ", which stays"
 }
 
-// planReset says what a reset would do. It looks at a model only: to look at a
-// controller is to bring it up.
-func (e *Env) planReset(ctx context.Context, t *Target, doc *deviceResetDoc) error {
-	d, err := e.describeTarget(ctx, t, doc.Target)
+// mayReset refuses what is no controller or is in use, the same with and without
+// --yes. It opens a model only: to open a controller is to bring it up.
+func (e *Env) mayReset(ctx context.Context, t *Target, target string) (targetDoc, error) {
+	d, err := e.describeTarget(ctx, t, target)
 	switch {
 	case err != nil:
-		return err
+		return d, err
+	case errors.Is(d.refused, base.ErrNotFound):
+		return d, d.refused
 	case d.Transport == "file" || d.Transport == "block":
-		return notController(verbDeviceReset, doc.Target, d.Transport)
-	case d.refused != nil:
-		return d.refused
+		return d, notController(verbDeviceReset, target, d.Transport)
 	}
+	return d, d.refused
+}
+
+// planReset says what a reset would do.
+func (e *Env) planReset(d targetDoc, doc *deviceResetDoc) (err error) {
 	doc.Holds = d.Holds
 	what := kept(doc.Holds)
 	if d.Transport != "sim" {

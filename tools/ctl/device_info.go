@@ -122,7 +122,8 @@ func (d *infoDoc) rows() [][2]string {
 		holds = "nothing: it is blank"
 	}
 	rows := [][2]string{
-		row("device", "%s", Plain(d.text())),
+		row("device", "%s", Plain(d.Target)),
+		row("size", "%s, %s through %s", base.FormatBytes(d.Capacity), d.Transport, d.Engine),
 		row("state", "%s", d.State),
 		row("holds", "%s", holds),
 		row("blocks", "%d bytes; memory aligned to %d bytes; %s in one command", d.BlockBytes, d.AlignBytes, base.FormatBytes(d.TransferBytes)),

@@ -44,7 +44,16 @@ func TestDeviceList(t *testing.T) {
 		return out
 	}
 	none := filepath.Join(t.TempDir(), "none")
-	got := list(data, none, "sim:size=64MiB", "pci:ffff:ff:1f.7")
+	short := filepath.Join(t.TempDir(), "short")
+	if err := os.WriteFile(short, make([]byte, 5<<10), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := list(data, none, "sim:size=64MiB", "pci:ffff:ff:1f.7", short, "sim:size=32MiB")
+	for _, target := range []string{short, "sim:size=32MiB"} {
+		if d := got[target]; d.Usable || !strings.Contains(d.Why, "a store needs 64.0 MiB") {
+			t.Errorf("too small: %+v", d)
+		}
+	}
 	if d := got["pci:ffff:ff:1f.7"]; d.Usable || !strings.Contains(d.Why, "no NVMe controller at this address") || d.Transport != "pci" {
 		t.Errorf("no controller: %+v", d)
 	}
@@ -96,7 +105,8 @@ func TestDeviceListText(t *testing.T) {
 	want := `CONTROLLER    DISK          SIZE     USABLE  WHAT, WHY
 0000:01:00.0  nvme0                  yes     A disk\x1b[31m, NUMA node 1
               /dev/nvme0n1  1.0 MiB  yes     as /dev/nvme0n1
-0000:02:00.0                         no      no driver has it: ugdsctl device bind 0000:02:00.0
+0000:02:00.0                         no      no driver has it: ugdsctl device
+                                               bind 0000:02:00.0
 `
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", &out, want)

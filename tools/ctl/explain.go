@@ -184,14 +184,29 @@ func explainTarget(ctx context.Context, target string, gpus []*probedGPU, set xf
 			if err != nil {
 				return nil, err
 			}
-			if peers && g.doc.Register == "" && size >= max(set.Threshold, base.StoreBlock) && strings.Contains(w.Reason, xfer.ReasonNoTransport) {
-				w.Path, w.Reason = driver.PathDirect.String(), "whole blocks, if the self-test of the pair passes: check --pairs"
-			}
+			direct := peers && g.doc.Register == "" && size >= set.Threshold && strings.Contains(w.Reason, xfer.ReasonNoTransport)
+			w.ofStore(pt.Scheme != "file", direct)
 			w.GPU = i
 			row.Ways = append(row.Ways, w)
 		}
 	}
 	return row, nil
+}
+
+// ofStore makes w that of a value of a store on a device: of whole blocks that may go
+// directly, and of a last part of a block, which passes host memory even in strict.
+func (w *explainWay) ofStore(device, direct bool) {
+	tail := w.Bytes % base.StoreBlock
+	switch {
+	case !device:
+	case w.Bytes == tail:
+		w.Path, w.Reason = driver.PathTail.String(), "part of a block, which passes host memory even when strict is on"
+	case direct:
+		w.Path, w.Reason = driver.PathDirect.String(), "if the self-test of the pair passes: check --pairs"
+		if tail > 0 {
+			w.Reason += fmt.Sprintf("; the last %s, part of a block, through host memory", base.FormatBytes(tail))
+		}
+	}
 }
 
 func (p *probedGPU) way(end xfer.Endpoint, set xfer.Settings, write bool, size int64) (explainWay, error) {
@@ -215,7 +230,7 @@ func (e *Env) explainText(doc *explainDoc) error {
 	for _, t := range doc.Targets {
 		rows := [][2]string{row("target", "%s", t.Target), row("  transport", "%s", t.Transport)}
 		for _, r := range t.Reasons {
-			rows = append(rows, wrapped("", r)...)
+			rows = append(rows, row("", "%s", r))
 		}
 		for _, w := range t.Ways {
 			what := "to the GPU"
@@ -223,9 +238,9 @@ func (e *Env) explainText(doc *explainDoc) error {
 				what = "from the GPU"
 			}
 			if w.Path == "" {
-				rows = append(rows, wrapped("  "+what, "refused: "+w.Reason)...)
+				rows = append(rows, row("  "+what, "refused: %s", w.Reason))
 			} else {
-				rows = append(rows, wrapped("  "+what, doc.GPUs[w.GPU].Name+", "+w.Path+": "+orNone(w.Reason))...)
+				rows = append(rows, row("  "+what, "%s, %s: %s", doc.GPUs[w.GPU].Name, w.Path, orNone(w.Reason)))
 			}
 		}
 		if err := e.table(rows...); err != nil {
@@ -236,16 +251,20 @@ func (e *Env) explainText(doc *explainDoc) error {
 	for _, g := range doc.GPUs {
 		can := []string{"dma-buf " + yesNo(g.DMABuf), fmt.Sprintf("write ordering %d", g.Ordering), "flush " + yesNo(g.CanFlush),
 			"stream memory operations " + yesNo(g.MemOps), "kernel " + yesNo(g.Kernel)}
-		rows = append(rows, wrapped("gpu", g.Name+": "+strings.Join(can, ", "))...)
+		rows = append(rows, row("gpu", "%s: %s", g.Name, strings.Join(can, ", ")))
 		if g.Register != "" {
-			rows = append(rows, wrapped("", "its memory has no dma-buf: "+g.Register)...)
+			rows = append(rows, row("", "its memory has no dma-buf: %s", g.Register))
 		}
 	}
 	if doc.NoGPU != "" {
-		rows = append(rows, wrapped("gpu", "none: "+doc.NoGPU)...)
+		rows = append(rows, row("gpu", "none: %s", doc.NoGPU))
 	}
-	for _, s := range doc.Settings {
+	return e.table(append(rows, settingRows(doc.Settings)...)...)
+}
+
+func settingRows(set []xfer.Setting) (rows [][2]string) {
+	for _, s := range set {
 		rows = append(rows, row("setting", "%s = %s (%s)", s.Name, s.Value, s.Source))
 	}
-	return e.table(rows...)
+	return rows
 }

@@ -22,7 +22,7 @@ func TestDemoOnGPU(t *testing.T) {
 	}
 	for _, want := range []string{"host memory (host 0)", "from the GPU to the device through host memory: no transport takes dma-bufs",
 		"from the device to the GPU through host memory", "every byte as it was put"} {
-		if !strings.Contains(out, want) {
+		if !strings.Contains(flat(out), want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
 	}

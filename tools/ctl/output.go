@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"unicode"
 	"unicode/utf8"
 
@@ -64,34 +63,84 @@ func (e *Env) fail(verb string, err error) error {
 	return err
 }
 
-// table writes aligned rows of names and values.
+// The widths of tables, in columns: of a terminal, which they keep to, of a name that
+// stands beside its value and not above it, and of the last column at least.
+const (
+	screenColumns = 80
+	wideName      = 28
+	minLast       = 32
+)
+
+// table writes aligned rows of names and values, wrapped to the width of a terminal.
 func (e *Env) table(rows ...[2]string) error {
-	w := tabwriter.NewWriter(e.Stdout, 0, 0, 2, ' ', 0)
-	for _, r := range rows {
-		fmt.Fprintf(w, "%s\t%s\n", r[0], r[1])
+	cells := make([][]string, len(rows))
+	for i := range rows {
+		cells[i] = rows[i][:]
 	}
-	return w.Flush()
+	return e.grid(screenColumns, cells)
 }
 
 func row(name, format string, args ...any) [2]string {
 	return [2]string{name, fmt.Sprintf(format, args...)}
 }
 
-// wrapColumns is the width of a long value in a table: a line of a terminal less
-// the longest name.
-const wrapColumns = 64
-
-// wrapped is a row whose value may be long: it goes on in rows without a name.
-func wrapped(name, text string) (rows [][2]string) {
-	line := ""
-	for _, word := range strings.Fields(text) {
-		if line != "" && len(line)+1+len(word) > wrapColumns {
-			rows = append(rows, [2]string{name, line})
-			name, line = "", ""
-		}
-		line = strings.TrimPrefix(line+" "+word, " ")
+// grid writes rows of as many cells each, those of a column below each other. The last
+// cells are wrapped to what the others leave of that many columns, 0 for no limit.
+func (e *Env) grid(columns int, rows [][]string) error {
+	if len(rows) == 0 {
+		return nil
 	}
-	return append(rows, [2]string{name, line})
+	last := len(rows[0]) - 1
+	widths := make([]int, last)
+	room := columns
+	for col := range widths {
+		for _, r := range rows {
+			if n := utf8.RuneCountInString(r[col]); col > 0 || n <= wideName {
+				widths[col] = max(widths[col], n)
+			}
+		}
+		room -= widths[col] + 2
+	}
+	var b strings.Builder
+	for _, r := range rows {
+		before := r[:last]
+		if utf8.RuneCountInString(r[0]) > widths[0] {
+			b.WriteString(r[0] + "\n")
+			before = append([]string{""}, before[1:]...)
+		}
+		lines := []string{r[last]}
+		if columns > 0 {
+			lines = wrap(r[last], max(room, minLast))
+		}
+		for _, line := range lines {
+			var all strings.Builder
+			for col, cell := range before {
+				fmt.Fprintf(&all, "%-*s  ", widths[col], cell)
+			}
+			b.WriteString(strings.TrimRight(all.String()+line, " ") + "\n")
+			before = make([]string, last)
+		}
+	}
+	_, err := io.WriteString(e.Stdout, b.String())
+	return err
+}
+
+// wrap cuts text between words into lines of at most width columns, unless a word is
+// longer; all but the first are indented.
+func wrap(text string, width int) (lines []string) {
+	line := ""
+	for i, word := range strings.Split(text, " ") {
+		switch {
+		case i == 0:
+			line = word
+		case utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > width:
+			lines = append(lines, line)
+			line = "  " + word
+		default:
+			line += " " + word
+		}
+	}
+	return append(lines, line)
 }
 
 // say writes a line of text unless documents are wanted.

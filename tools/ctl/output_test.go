@@ -1,30 +1,48 @@
 package ctl
 
 import (
+	"bytes"
+	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
-// TestWrapped: a long value goes on in rows without a name, none longer than a
-// line, unless one word is; the words are all there.
-func TestWrapped(t *testing.T) {
-	long := strings.Repeat("w", 2*wrapColumns)
-	text := strings.Repeat("word and ", 40) + long + " end"
-	rows := wrapped("name", text)
+// TestGrid: the last cell goes on in lines whose other cells are empty, no line is
+// wider than the screen unless one word is, and the words are all there. A wide name
+// stands alone.
+func TestGrid(t *testing.T) {
+	long, wide := strings.Repeat("w", 2*screenColumns), strings.Repeat("n", wideName+1)
+	text := strings.Repeat("wörd and  ", 40) + long + " end"
+	var out bytes.Buffer
+	e := &Env{Stdout: &out}
+	if err := e.grid(screenColumns, [][]string{{"näme", "x", text}, {"other", "yy", ""}, {wide, "z", "last"}}); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+	end := lines[len(lines)-3:]
+	if want := []string{"other  yy", wide, "       z   last"}; !slices.Equal(end, want) {
+		t.Errorf("%q, want %q", end, want)
+	}
+	lines = lines[:len(lines)-3]
 	var words []string
-	for i, r := range rows {
-		if (r[0] == "name") != (i == 0) || r[0] != "name" && r[0] != "" {
-			t.Errorf("row %d is named %q", i, r[0])
+	for i, line := range lines {
+		if strings.HasPrefix(line, "näme ") != (i == 0) {
+			t.Errorf("line %d: %q", i, line)
 		}
-		if len(r[1]) > wrapColumns && r[1] != long {
-			t.Errorf("row %d has %d columns", i, len(r[1]))
+		if n := utf8.RuneCountInString(line); n > screenColumns && strings.TrimSpace(line) != long {
+			t.Errorf("line %d has %d columns", i, n)
 		}
-		words = append(words, strings.Fields(r[1])...)
+		words = append(words, strings.Fields(strings.TrimPrefix(line, "näme   x"))...)
 	}
-	if strings.Join(words, " ") != text || len(rows) < 7 {
-		t.Errorf("%d rows: %q", len(rows), words)
+	if strings.Join(words, " ") != strings.Join(strings.Fields(text), " ") || len(lines) < 7 {
+		t.Errorf("%d lines: %q", len(lines), words)
 	}
-	if rows := wrapped("name", ""); len(rows) != 1 || rows[0] != [2]string{"name", ""} {
-		t.Errorf("an empty value: %q", rows)
+	out.Reset()
+	if err := e.grid(0, [][]string{{"key", text}}); err != nil || out.String() != "key  "+text+"\n" {
+		t.Errorf("without a limit: %v, %q", err, &out)
 	}
 }
+
+// flat is text as it was before it was wrapped, with single spaces.
+func flat(text string) string { return strings.Join(strings.Fields(text), " ") }

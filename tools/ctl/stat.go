@@ -69,15 +69,15 @@ func statObject(ctx context.Context, e *Env, t *Target, arg string) error {
 	for _, d := range doc.Devices {
 		devs = append(devs, strconv.Itoa(d))
 	}
-	return e.table(
-		row("key", "%s", t.showKey(info.Key)),
-		row("namespace", "%s", showName(t.namespace())),
-		row("size", "%s", size(info.Size)),
-		row("space", "%s", size(info.SlotBytes)),
-		row("generation", "%d", info.Generation),
-		row("CRC-32C", "%s", crc),
-		row("devices", "%s", strings.Join(devs, ", ")),
-	)
+	return e.grid(0, [][]string{ // not wrapped: a key is one word, whatever is in it
+		{"key", t.showKey(info.Key)},
+		{"namespace", showName(t.namespace())},
+		{"size", size(info.Size)},
+		{"space", size(info.SlotBytes)},
+		{"generation", strconv.FormatUint(info.Generation, 10)},
+		{"CRC-32C", crc},
+		{"devices", strings.Join(devs, ", ")},
+	})
 }
 
 func statStore(ctx context.Context, e *Env, t *Target) error {
@@ -110,10 +110,7 @@ func (e *Env) statText(d *statStoreDoc) error {
 		row("memory", "%s of index", base.FormatBytes(d.IndexBytes)),
 	}
 	for i, dev := range d.Devices {
-		rows = append(rows, row("device "+strconv.Itoa(i), "%s", dev.text()))
-		for _, why := range dev.Reasons {
-			rows = append(rows, row("", "%s", why))
-		}
+		rows = append(rows, dev.rows("device "+strconv.Itoa(i))...)
 	}
 	for _, n := range d.Namespaces {
 		rows = append(rows, row("namespace", "%s: %s, %s", showName(n.Name), count(n.Usage.Objects, "object"), base.FormatBytes(n.Usage.Bytes)))

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/ugds-store/ugds/driver"
@@ -109,23 +108,22 @@ func (e *Env) statsOut(doc, before *statsDoc, o StatsOptions) error {
 		if before != nil && i < len(before.Stores) && before.Stores[i].Store == doc.Stores[i].Store {
 			old = &before.Stores[i]
 		}
-		if err := e.statsText(doc.PID, &doc.Stores[i], old, o.Interval); err != nil {
+		if err := e.statsText(doc.PID, &doc.Stores[i], old, o); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (e *Env) statsText(pid int, s, old *storeRow, interval time.Duration) error {
+func (e *Env) statsText(pid int, s, old *storeRow, o StatsOptions) error {
 	st := &s.Stats
 	if old != nil { // what changed, a line
-		return e.statsDelta(s, old, interval)
-	}
-	if err := e.say("%s, process %d, store %s, open since %s; a figure changed last %v ago",
-		s.Program, pid, s.Store, s.Since.Format(time.TimeOnly), time.Since(s.Written).Round(time.Millisecond)); err != nil {
-		return err
+		return e.statsDelta(s, old, o.Interval)
 	}
 	if err := e.table(
+		row("process", "%d, %s", pid, s.Program),
+		row("store", "%s", s.Store),
+		row("open since", "%s; a figure changed last %v ago", s.Since.Format(time.TimeOnly), time.Since(s.Written).Round(time.Millisecond)),
 		row("objects", "%d", st.Objects),
 		row("allocated", "%s of %s", base.FormatBytes(st.Space.Allocated), base.FormatBytes(st.Space.Capacity)),
 		row("rounds", "%d with %d operations, %d WAL syncs", st.Rounds, st.RoundOps, st.Meta.WALSyncs),
@@ -137,30 +135,37 @@ func (e *Env) statsText(pid int, s, old *storeRow, interval time.Duration) error
 	if err := e.statsDevices(s); err != nil {
 		return err
 	}
-	return e.statsPaths(st.Paths)
+	if err := e.statsPaths(st.Paths); err != nil || !o.Watch {
+		return err
+	}
+	return e.say("\n"+deltaRow, "time", "read/s", "written/s", "committed/s", "in flight", "errors")
 }
 
 func (e *Env) statsDevices(s *storeRow) error {
-	w := tabwriter.NewWriter(e.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "\ndevice\treads\t\twrites\t\tflushes\terrors\tcommands\tin flight")
+	rows := [][]string{{"reads", "", "writes", "", "flushes", "errors", "commands", "in flight", "device"}}
 	for i, d := range s.Stats.Devices {
-		fmt.Fprintf(w, "%s\t%d\t%s\t%d\t%s\t%d\t%d\t%d\t%s\n", s.Devices[i], d.Reads, base.FormatBytes(d.ReadBytes),
-			d.Writes, base.FormatBytes(d.WriteBytes), d.Flushes, d.Errors, d.Commands, base.FormatBytes(d.InFlightBytes))
+		rows = append(rows, []string{fmt.Sprint(d.Reads), base.FormatBytes(d.ReadBytes), fmt.Sprint(d.Writes), base.FormatBytes(d.WriteBytes),
+			fmt.Sprint(d.Flushes), fmt.Sprint(d.Errors), fmt.Sprint(d.Commands), base.FormatBytes(d.InFlightBytes), Plain(s.Devices[i])})
 	}
-	return w.Flush()
+	if err := e.say(""); err != nil {
+		return err
+	}
+	return e.grid(0, rows)
 }
 
 func (e *Env) statsPaths(paths []driver.PathCount) error {
 	if len(paths) == 0 {
 		return e.say("\nno value has moved")
 	}
-	w := tabwriter.NewWriter(e.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "\npath\t\toperations\tbytes\terrors\treason\tsizes")
+	rows := [][]string{{"path", "", "operations", "bytes", "errors", "why; sizes"}}
 	for _, p := range paths {
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%d\t%s\t%s\n", p.Path, direction(p.Write), p.Ops, base.FormatBytes(p.Bytes), p.Errors,
-			orNone(p.Reason), sizesText(p.Sizes))
+		rows = append(rows, []string{p.Path.String(), direction(p.Write), fmt.Sprint(p.Ops), base.FormatBytes(p.Bytes), fmt.Sprint(p.Errors),
+			joined("; ", orNone(p.Reason), sizesText(p.Sizes))})
 	}
-	return w.Flush()
+	if err := e.say(""); err != nil {
+		return err
+	}
+	return e.grid(screenColumns, rows)
 }
 
 func direction(write bool) string {
@@ -193,6 +198,9 @@ func sizesText(sizes [driver.SizeClasses]int64) string {
 	return strings.Join(out, ", ")
 }
 
+// deltaRow is a line of --watch.
+const deltaRow = "%-8s  %-17s  %-17s  %-11s  %-9s  %s"
+
 // statsDelta prints rates since the look before.
 func (e *Env) statsDelta(s, old *storeRow, interval time.Duration) error {
 	per := func(n int64) int64 { return int64(float64(n) / interval.Seconds()) }
@@ -204,10 +212,12 @@ func (e *Env) statsDelta(s, old *storeRow, interval time.Duration) error {
 	for _, p := range s.Stats.Paths {
 		errs += p.Errors
 	}
-	return e.say("%s  read %s/s in %d/s, written %s/s in %d/s, %d operations committed/s, %s in flight, %d errors",
-		time.Now().Format(time.TimeOnly), base.FormatBytes(per(a.ReadBytes-b.ReadBytes)), per(a.Reads-b.Reads),
-		base.FormatBytes(per(a.WriteBytes-b.WriteBytes)), per(a.Writes-b.Writes), per(s.Stats.RoundOps-old.Stats.RoundOps),
-		base.FormatBytes(a.InFlightBytes), errs+a.Errors)
+	moved := func(bytes, commands int64) string {
+		return fmt.Sprintf("%s in %d", base.FormatBytes(per(bytes)), per(commands))
+	}
+	return e.say(deltaRow, time.Now().Format(time.TimeOnly), moved(a.ReadBytes-b.ReadBytes, a.Reads-b.Reads),
+		moved(a.WriteBytes-b.WriteBytes, a.Writes-b.Writes), fmt.Sprint(per(s.Stats.RoundOps-old.Stats.RoundOps)),
+		base.FormatBytes(a.InFlightBytes), fmt.Sprint(errs+a.Errors))
 }
 
 func addStats(a, b driver.Stats) driver.Stats {
