@@ -66,7 +66,7 @@ func (d *Device) admin(ctx context.Context, cmd *nvme.Command) (dw0 uint32, err 
 		return 0, err
 	}
 	end := d.hw.Now() + limit
-	for i := 0; !w.done.Load(); i++ {
+	for !w.done.Load() {
 		now := d.hw.Now()
 		q.mu.Lock()
 		n := q.reap()

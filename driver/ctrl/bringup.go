@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/ugds-store/ugds/driver/hw"
@@ -62,7 +63,7 @@ func (d *Device) bringUp(ctx context.Context) error {
 // What is awaited is for the error.
 func (d *Device) wait(ctx context.Context, what string, limit time.Duration, ok func(s nvme.CSTS) bool) error {
 	end := d.hw.Now() + limit
-	for i := 0; ; i++ {
+	for {
 		now := d.hw.Now()
 		v, err := d.hw.Load32(nvme.RegCSTS)
 		switch s := nvme.CSTS(v); {
@@ -277,10 +278,6 @@ func (d *Device) chooseNamespace(ctx context.Context) error {
 		return err
 	}
 	want := d.opts.NSID
-	found := false
-	for _, id := range ids {
-		found = found || id == want
-	}
 	switch {
 	case want == 0 && len(ids) == 1:
 		want = ids[0]
@@ -289,7 +286,7 @@ func (d *Device) chooseNamespace(ctx context.Context) error {
 	case want == 0:
 		return base.WithHint(base.Errorf("open", d.info.Target, base.ErrInvalid,
 			"several namespaces are active: %v", ids), "name one")
-	case !found:
+	case !slices.Contains(ids, want):
 		return base.Errorf("open", d.info.Target, base.ErrNotFound, "namespace %d is not active; these are: %v", want, ids)
 	}
 	if err := d.checkCommandSet(ctx, want); err != nil {

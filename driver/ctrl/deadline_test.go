@@ -3,23 +3,45 @@ package ctrl_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/driver/ctrl"
+	"github.com/ugds-store/ugds/driver/hw"
 	"github.com/ugds-store/ugds/driver/hw/sim"
 	"github.com/ugds-store/ugds/driver/nvme"
 	"github.com/ugds-store/ugds/internal/base"
 )
 
-// watched is a model that tells a test when the driver begins to stop it, and
-// rings an alarm at a time of its own clock.
+// watched is a model that tells a test when the driver begins to stop it, counts its
+// pauses, and rings an alarm at a time of its own clock.
 type watched struct {
 	*sim.Sim
 	stopping func()
 	at       time.Duration // of the alarm; 0 for none
 	alarm    func()
+	pauses   atomic.Int64
+	deaf     atomic.Bool // doorbells do not reach the controller
+}
+
+// Doorbell makes one that the controller may be deaf to.
+func (w *watched) Doorbell(off uint64) (hw.Doorbell, error) {
+	b, err := w.Sim.Doorbell(off)
+	return watchedBell{b, w}, err
+}
+
+type watchedBell struct {
+	hw.Doorbell
+	w *watched
+}
+
+func (b watchedBell) Ring(v uint32) error {
+	if b.w.deaf.Load() {
+		return nil
+	}
+	return b.Doorbell.Ring(v)
 }
 
 // Store32 sees EN being cleared.
@@ -32,6 +54,7 @@ func (w *watched) Store32(off uint64, v uint32) error {
 
 // Pause does not pass the alarm.
 func (w *watched) Pause(until time.Duration) {
+	w.pauses.Add(1)
 	if w.at != 0 {
 		until = min(until, w.at)
 	}

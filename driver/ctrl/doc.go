@@ -15,7 +15,8 @@
 //
 // A queue belongs to its mutex, which is held for one burst of commands or
 // completions and under which nothing blocks. The admin queue's may be taken under
-// another's. Device.mu guards changes of state and is taken after a queue's. Device.ctl is held by Reset and Close.
+// another's. Device.mu guards changes of state and is taken after a queue's. Device.ctl
+// is held by Reset and Close.
 //
 // # Who owns memory
 //

@@ -221,7 +221,7 @@ func TestG04StaleCompletion(t *testing.T) {
 // TestH12SmallQueues: queues of the smallest sizes, random order of completions, a
 // million commands: the model sees no tail pass a head.
 func TestH12SmallQueues(t *testing.T) {
-	rounds := 5200
+	rounds := 5210 // of 64, three times
 	if !dma.OffHeap || testing.Short() {
 		rounds = 40 // the race detector makes it slow
 	}
@@ -371,6 +371,10 @@ func TestStopCannotBeConfirmed(t *testing.T) {
 	if d.State() != driver.StateIsolated {
 		t.Error(d.State())
 	}
+	r := b.Reqs[0].Segs[0].Region
+	if err := r.Close(); !errors.Is(err, base.ErrBusy) || b.Ended() {
+		t.Errorf("memory of a device that runs: %v, ended %v", err, b.Ended())
+	}
 	if err := d.Reset(ctx); !errors.Is(err, base.ErrTimeout) {
 		t.Errorf("%v", err)
 	}
@@ -407,22 +411,35 @@ func TestEvents(t *testing.T) {
 }
 
 // TestJ11ShutdownWritesCache: an orderly close loses nothing to a power cut after
-// it.
+// it, though nothing was flushed.
 func TestJ11ShutdownWritesCache(t *testing.T) {
-	cfg := sim.Default(16 * base.MiB)
-	cfg.Path = t.TempDir() + "/ns"
-	cfg.ShutdownDelay = 3 * time.Second
-	s := model(t, cfg)
-	d, err := ctrl.Open(bg(t), s, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
-	works(t, d)
-	if err := d.Close(bg(t)); err != nil {
-		t.Fatal(err)
-	}
-	if now := s.Now(); now < cfg.ShutdownDelay {
-		t.Errorf("closed after %v, before the shutdown was done", now)
+	for seed := range uint64(4) {
+		cfg := sim.Default(16 * base.MiB)
+		cfg.Seed, cfg.ShutdownDelay = seed, 3*time.Second
+		s := model(t, cfg)
+		d, err := ctrl.Open(bg(t), s, quiet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := memory(t, base.MiB)
+		whole := []driver.Seg{r.Seg(0, base.MiB)}
+		if err := driver.Do(bg(t), d, driver.Request{Op: driver.OpWrite, Len: base.MiB, Segs: whole}); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Close(bg(t)); err != nil {
+			t.Fatal(err)
+		}
+		if now := s.Now(); now < cfg.ShutdownDelay {
+			t.Errorf("closed after %v, before the shutdown was done", now)
+		}
+		s.Remove()
+		s.Insert() // without power in between
+		want := bytes.Clone(r.CPU())
+		clear(r.CPU())
+		d = opened(t, s, quiet)
+		if err := driver.Do(bg(t), d, driver.Request{Op: driver.OpRead, Len: base.MiB, Segs: whole}); err != nil || !bytes.Equal(r.CPU(), want) {
+			t.Errorf("seed %d: %v, or the cache was lost", seed, err)
+		}
 	}
 }
 
@@ -471,20 +488,34 @@ func TestB06DefaultQueues(t *testing.T) {
 	}
 }
 
-// TestInterruptModeSleeps: a waiter in interrupt mode does not poll, and its
-// device deadline is seen all the same.
+// TestInterruptModeSleeps: a waiter in interrupt mode does not poll, not even once;
+// a polling one does.
 func TestInterruptModeSleeps(t *testing.T) {
+	for _, mode := range []ctrl.Mode{ctrl.Interrupts, ctrl.Polled} {
+		cfg := sim.Default(64 * base.MiB)
+		cfg.Real, cfg.Service = true, sim.ServiceFixed
+		w := &watched{Sim: model(t, cfg)}
+		d := openedOn(t, w, ctrl.Options{Mode: mode, Watch: time.Hour})
+		b := reads(t, d, 8, base.MiB)
+		irqs, pauses := w.Counts().Interrupts, w.pauses.Load()
+		for range 10 {
+			run(t, d, b)
+		}
+		irqs, pauses = w.Counts().Interrupts-irqs, w.pauses.Load()-pauses
+		if sleeps := mode == ctrl.Interrupts; sleeps != (irqs > 0) || sleeps != (pauses == 0) {
+			t.Errorf("%v: %d interrupts, %d polls", mode, irqs, pauses)
+		}
+	}
+}
+
+// TestInterruptModeDeadline: nobody polls, and a device deadline is seen all the same.
+func TestInterruptModeDeadline(t *testing.T) {
 	cfg := sim.Default(64 * base.MiB)
 	cfg.Real, cfg.Service = true, sim.ServiceFixed
 	s := model(t, cfg)
 	d := opened(t, s, ctrl.Options{Mode: ctrl.Interrupts, Watch: 5 * time.Millisecond, Deadline: ctrl.Deadlines{ReadWrite: time.Second}})
 	b := reads(t, d, 8, base.MiB)
-	for range 10 {
-		run(t, d, b)
-	}
-	if s.Counts().Interrupts == 0 {
-		t.Error("no interrupts")
-	}
+	run(t, d, b)
 	s.Script(sim.Rule{Kind: sim.FaultLoseCompletion, Count: 1})
 	submit(t, d, b)
 	wait(t, b)

@@ -1,8 +1,6 @@
 package ctrl
 
 import (
-	"time"
-
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/driver/nvme"
 	"github.com/ugds-store/ugds/internal/base"
@@ -46,11 +44,10 @@ func trim(segs []nvme.Seg, n uint64) []nvme.Seg {
 
 // fill makes the command of a slot in the entry at the tail, for its n bytes at off
 // of a request. The caller holds q.mu.
-func (d *Device) fill(q *queue, s *slot, e *driver.Request, m *memory) (deadline time.Duration, err error) {
+func (d *Device) fill(q *queue, s *slot, e *driver.Request, m *memory) error {
 	c := &q.sqe[q.tail]
 	slba := uint64(e.Off+s.off) >> d.geo.BlockShift
 	blocks := uint32(s.n >> d.geo.BlockShift)
-	deadline = d.opts.Deadline.ReadWrite
 	switch e.Op {
 	case driver.OpRead:
 		c.SetRead(d.nsid, slba, blocks)
@@ -58,7 +55,7 @@ func (d *Device) fill(q *queue, s *slot, e *driver.Request, m *memory) (deadline
 		c.SetWrite(d.nsid, slba, blocks, e.FUA)
 	case driver.OpFlush:
 		c.SetFlush(d.nsid)
-		return d.opts.Deadline.Flush, nil
+		return nil
 	case driver.OpDiscard:
 		c.SetDSM(d.nsid, 1)
 		// The range stands in the slot's list page, which such a command does
@@ -66,11 +63,11 @@ func (d *Device) fill(q *queue, s *slot, e *driver.Request, m *memory) (deadline
 		s.list.Entries[0].Set(uint64(blocks) << 32)
 		s.list.Entries[1].Set(slba)
 		c.PRP1.Set(s.list.Addr)
-		return d.opts.Deadline.Discard, nil
+		return nil
 	case driver.OpWriteZeroes:
 		if d.info.WriteZeroes {
 			c.SetWriteZeroes(d.nsid, slba, blocks, false, e.FUA)
-			return deadline, nil
+			return nil
 		}
 		q.segs = d.zeroes(s.n, q.segs[:0])
 		c.SetWrite(d.nsid, slba, blocks, e.FUA)
@@ -78,15 +75,15 @@ func (d *Device) fill(q *queue, s *slot, e *driver.Request, m *memory) (deadline
 	}
 	if m.table != nil {
 		if m.table.Point(c, m.off, uint64(s.n), &s.list) {
-			return deadline, nil
+			return nil
 		}
-		return 0, base.Wrap(e.Op.String(), d.info.Target, nvme.ErrListSpace) // lists are made for the largest command
+		return base.Wrap(e.Op.String(), d.info.Target, nvme.ErrListSpace) // lists are made for the largest command
 	}
-	return deadline, base.Wrap(e.Op.String(), d.info.Target, d.point(c, s, m.segs))
+	return base.Wrap(e.Op.String(), d.info.Target, d.point(c, s, m.segs))
 }
 
 // refill makes the command of a slot once more, in the entry at the tail.
-func (d *Device) refill(q *queue, s *slot) (deadline time.Duration, err error) {
+func (d *Device) refill(q *queue, s *slot) error {
 	e := &s.run.b.Reqs[s.i]
 	c := cursor{segs: e.Segs}
 	if len(c.segs) > 0 {

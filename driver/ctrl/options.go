@@ -45,8 +45,9 @@ type Options struct {
 	NSID  uint32 // namespace; 0 takes the only active one
 	Force bool   // take a namespace that another controller may share
 	// Queues is the number of I/O queue pairs; 0 is two for each processor, at most
-	// 16, and with interrupts at most as many as have a vector of their own. Half of them are for single requests, the latency queues, the rest is for
-	// batches; one alone serves both.
+	// 16, and with interrupts at most as many as have a vector of their own. Half of
+	// them are for single requests, the latency queues, the rest is for batches; one
+	// alone serves both.
 	Queues  int
 	Depth   int           // commands in flight on a queue for batches; 0 is 255
 	Latency int           // commands in flight on a latency queue; 0 is 63

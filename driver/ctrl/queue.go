@@ -344,13 +344,12 @@ func (q *queue) resend() {
 		}
 		s.parked = false
 		q.parked--
-		deadline, err := q.dev.refill(q, s)
-		if err != nil {
+		if err := q.dev.refill(q, s); err != nil {
 			q.end(s, err)
 			continue
 		}
 		q.renew(s)
-		q.put(s, now+deadline)
+		q.put(s, now+q.dev.deadline(s.opc))
 		q.dev.count.commands.Add(1)
 	}
 	q.ring()

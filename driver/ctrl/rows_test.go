@@ -167,28 +167,34 @@ func TestRow04Bounds(t *testing.T) {
 // nothing, and the device works again.
 func TestRow05TimeoutSteps(t *testing.T) {
 	steps := map[string]struct {
-		rule sim.Rule
-		when sim.Moment // the last that is reached
+		rule    sim.Rule
+		deaf    bool       // the controller does not hear of it
+		when    sim.Moment // the last that is reached
+		reached int        // by how many of the eight
 	}{
-		"before its data moves":    {sim.Rule{Kind: sim.FaultLose}, sim.Fetched},
-		"after its data has moved": {sim.Rule{Kind: sim.FaultLoseCompletion}, sim.Executed},
-		"it ends late":             {sim.Rule{Kind: sim.FaultDelay, Delay: 400 * deadline}, sim.Fetched},
+		"before it is fetched":     {deaf: true, when: sim.Fetched},
+		"before its data moves":    {sim.Rule{Kind: sim.FaultLose}, false, sim.Fetched, 8},
+		"after its data has moved": {sim.Rule{Kind: sim.FaultLoseCompletion}, false, sim.Executed, 8},
+		"it ends late":             {sim.Rule{Kind: sim.FaultDelay, Delay: 400 * deadline}, false, sim.Fetched, 8},
 	}
 	for name, x := range steps {
 		t.Run(name, func(t *testing.T) {
 			cfg := sim.Default(16 * base.MiB)
 			cfg.UnreadyDelay, cfg.NoAborts = time.Second, true
-			s := model(t, cfg)
-			d := opened(t, s, quiet)
+			s := &watched{Sim: model(t, cfg)}
+			d := openedOn(t, s, quiet)
+			works(t, d) // and the controller has fetched the event requests
 			b := reads(t, d, 8, 4096)
 			r := b.Reqs[0].Segs[0].Region
 			reached := map[sim.Moment]int{}
 			s.Observe(func(o sim.Seen) { reached[o.Moment]++ })
 			s.Script(x.rule)
+			s.deaf.Store(x.deaf)
 			submit(t, d, b)
 			wait(t, b)
+			s.deaf.Store(false)
 			s.Observe(nil)
-			if reached[x.when] == 0 || reached[sim.Ended] == len(b.Reqs) {
+			if reached[x.when] != x.reached || reached[sim.Ended] == len(b.Reqs) {
 				t.Errorf("reached %v", reached)
 			}
 			if d.State() != driver.StateIsolated || r.InFlight() != 0 {

@@ -378,8 +378,7 @@ func (u *burst) try(r *request, e *driver.Request, at, n int64, c *cursor, left 
 	}
 	s := q.take()
 	s.off, s.n, s.load, s.bulk = at, n, load, bulk
-	deadline, err := d.fill(q, s, e, &m)
-	if err != nil {
+	if err := d.fill(q, s, e, &m); err != nil {
 		d.bulk.Add(-bulk)
 		q.drop(s)
 		return 0, err
@@ -394,7 +393,7 @@ func (u *burst) try(r *request, e *driver.Request, at, n int64, c *cursor, left 
 	}
 	u.spare -= load
 	q.load += load
-	q.put(s, u.now+deadline)
+	q.put(s, u.now+d.deadline(q.sqe[q.tail].OPC))
 	u.n++
 	if u.place != nil {
 		u.place.left--
@@ -403,8 +402,9 @@ func (u *burst) try(r *request, e *driver.Request, at, n int64, c *cursor, left 
 }
 
 // afford sees to it that n bytes of the window are there to be spent on a command,
-// unless that passes the bound; bulk is n for a part of a large request, of which one command is always let
-// through. Of the window it takes as much as the rest of the turn seems to need.
+// unless that passes the bound; bulk is n for a part of a large request, of which one
+// command is always let through. Of the window it takes as much as the rest of the turn
+// seems to need.
 func (u *burst) afford(n, bulk int64, left int) bool {
 	d := u.d
 	if bulk != 0 {

@@ -23,7 +23,7 @@ const (
 	MaxNamespaces = 128
 	// MaxVectors is the largest number of interrupt vectors.
 	MaxVectors = 2048
-	// maxBlocks keeps offsets inside an int64 with every block size.
+	// maxBytes of a namespace keep offsets inside an int64.
 	maxBytes = 1 << 50
 )
 
@@ -44,6 +44,9 @@ type Namespace struct {
 	Inactive    bool  // not attached: not in the active list
 	CommandSet  uint8 // other than the NVM command set; only told, in the descriptors
 }
+
+// holds tells whether the namespace has blocks first to first + n - 1.
+func (ns *Namespace) holds(first, n uint64) bool { return first <= ns.Blocks && n <= ns.Blocks-first }
 
 // Config describes a controller. Start from Default and change what the case is
 // about. Fields named in capitals are fields of the specification.

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	"github.com/ugds-store/ugds/driver/nvme"
@@ -51,21 +52,11 @@ type Rule struct {
 
 // matches tells whether the rule is about the command.
 func (r *Rule) matches(c *nvme.Command, admin bool) bool {
-	if r.Admin != admin {
+	switch {
+	case r.Admin != admin,
+		len(r.Ops) == 0 && admin && c.OPC == nvme.AdminAsyncEvent,
+		len(r.Ops) != 0 && !slices.Contains(r.Ops, c.OPC):
 		return false
-	}
-	if len(r.Ops) == 0 {
-		if admin && c.OPC == nvme.AdminAsyncEvent {
-			return false
-		}
-	} else {
-		found := false
-		for _, op := range r.Ops {
-			found = found || op == c.OPC
-		}
-		if !found {
-			return false
-		}
 	}
 	return r.To == 0 || !admin && c.SLBA() >= r.From && c.SLBA() < r.To
 }
@@ -74,10 +65,7 @@ func (r *Rule) matches(c *nvme.Command, admin bool) bool {
 func (s *Sim) Script(rules ...Rule) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.rules = s.rules[:0]
-	for _, r := range rules {
-		s.rules = append(s.rules, &r)
-	}
+	s.Locked().Script(rules...)
 }
 
 // Fired counts the faults of each kind since the model was opened.
@@ -130,16 +118,14 @@ func (s *Sim) Hold(on bool) {
 func (s *Sim) Fatal() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.csts |= nvme.CSTSFatal
-	s.wakeAll()
+	s.Locked().Fatal()
 }
 
 // Ones makes the registers read as ones until the next Stop: a link that is down.
 func (s *Sim) Ones() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ones = true
-	s.wakeAll()
+	s.Locked().Ones()
 }
 
 // Remove pulls the device out, until Insert.

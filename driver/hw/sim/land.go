@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"slices"
+
 	"github.com/ugds-store/ugds/driver/nvme"
 )
 
@@ -19,8 +21,7 @@ func (l *Loss) Add(x Loss) {
 
 // late is a command in flight that changes blocks, with what it takes from memory.
 type late struct {
-	op     nvme.Opcode
-	m      int // namespace, as an index
+	m      int // namespace, as an index: an image is of another model
 	off    uint64
 	data   []byte // of a write; nil for zeros and discards
 	size   uint64
@@ -32,30 +33,24 @@ type late struct {
 // nothing or would be refused.
 func (s *Sim) collect(o *op) (l late, ok bool) {
 	c := &o.cmd
-	at := -1
-	for i, m := range s.media {
-		if m.ns.ID == c.NSID.Get() && !m.ns.Inactive {
-			at = i
-		}
-	}
-	if at < 0 || s.media[at].ns.ReadOnly || s.media[at].ns.Metadata != 0 {
+	m := s.find(c.NSID.Get())
+	if m == nil || m.ns.ReadOnly || m.ns.Metadata != 0 {
 		return l, false
 	}
-	m := s.media[at]
-	l = late{op: c.OPC, m: at, fua: c.FUA()}
+	l = late{m: slices.Index(s.media, m), fua: c.FUA()}
 	switch c.OPC {
 	case nvme.OpDSM:
 		var st nvme.Status
 		l.ranges, st = s.ranges(o)
 		for i := range l.ranges {
-			if r := &l.ranges[i]; r.SLBA.Get() > m.ns.Blocks || uint64(r.Blocks.Get()) > m.ns.Blocks-r.SLBA.Get() {
+			if r := &l.ranges[i]; !m.ns.holds(r.SLBA.Get(), uint64(r.Blocks.Get())) {
 				return l, false
 			}
 		}
 		_, deallocate := c.DSMRanges()
 		return l, st == 0 && deallocate
 	case nvme.OpWrite, nvme.OpWriteZeroes:
-		if c.SLBA() > m.ns.Blocks || uint64(c.Blocks()) > m.ns.Blocks-c.SLBA() {
+		if !m.ns.holds(c.SLBA(), uint64(c.Blocks())) {
 			return l, false
 		}
 		l.off, l.size = c.SLBA()<<m.ns.BlockShift, uint64(c.Blocks())<<m.ns.BlockShift
@@ -160,7 +155,7 @@ func (s *Sim) landOp(o *op) Loss {
 func (s *Sim) landRead(o *op) {
 	c := &o.cmd
 	m := s.find(c.NSID.Get())
-	if m == nil || m.ns.Metadata != 0 || c.SLBA() > m.ns.Blocks || uint64(c.Blocks()) > m.ns.Blocks-c.SLBA() {
+	if m == nil || m.ns.Metadata != 0 || !m.ns.holds(c.SLBA(), uint64(c.Blocks())) {
 		return
 	}
 	off, size := c.SLBA()<<m.ns.BlockShift, uint64(c.Blocks())<<m.ns.BlockShift

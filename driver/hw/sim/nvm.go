@@ -58,7 +58,7 @@ func (s *Sim) blocks(o *op, m *media) nvme.Status {
 	switch {
 	case m.ns.Metadata != 0 || m.ns.Protection != 0:
 		return s.refuse(o, nvme.StatusInvalidField, "the namespace has metadata or protection information")
-	case first > m.ns.Blocks || n > m.ns.Blocks-first:
+	case !m.ns.holds(first, n):
 		return s.refuse(o, nvme.StatusLBARange, "blocks %d and %d more: the namespace has %d", first, n-1, m.ns.Blocks)
 	case c.OPC == nvme.OpCompare && !s.has(nvme.ONCSCompare), c.OPC == nvme.OpWriteZeroes && !s.has(nvme.ONCSWriteZeroes):
 		return s.refuse(o, nvme.StatusInvalidOpcode, "not in ONCS")
@@ -166,7 +166,7 @@ func (s *Sim) dsm(o *op, m *media) nvme.Status {
 	var sum uint64
 	for i := range ranges {
 		first, k := ranges[i].SLBA.Get(), uint64(ranges[i].Blocks.Get())
-		if first > m.ns.Blocks || k > m.ns.Blocks-first {
+		if !m.ns.holds(first, k) {
 			return s.refuse(o, nvme.StatusLBARange, "blocks %d and %d more: the namespace has %d", first, k, m.ns.Blocks)
 		}
 		if l := s.cfg.NVM.DMRSL.Get(); l != 0 && k > uint64(l) {
