@@ -126,8 +126,9 @@ func (c *campaign) batch(r *driver.Region) *driver.Batch {
 	return b
 }
 
-// round submits one batch, with or without a fault, and checks every answer.
-func (c *campaign) round(turn int) {
+// round submits one batch, with or without a fault, and checks every answer; hurry
+// means with one.
+func (c *campaign) round(turn int, hurry bool) {
 	c.t.Helper()
 	r := c.memory[turn]
 	b := c.batch(r)
@@ -146,7 +147,7 @@ func (c *campaign) round(turn int) {
 		}
 	}
 	rules := []sim.Rule{{Kind: sim.FaultDelay, Chance: 0.5, Delay: time.Millisecond}}
-	if c.rnd.IntN(2) == 0 {
+	if c.rnd.IntN(2) == 0 || hurry {
 		f := sim.Rule{Kind: c.kind(), Skip: c.rnd.IntN(30), Count: 1 + c.rnd.IntN(5), Delay: 5 * time.Second}
 		f.Status = []nvme.Status{nvme.StatusNSNotReady, nvme.StatusWriteFault | nvme.StatusDNR, nvme.StatusUnrecoveredRead | nvme.StatusDNR}[c.rnd.IntN(3)]
 		rules = []sim.Rule{f, rules[0]}
@@ -360,7 +361,7 @@ func TestFaultCampaign(t *testing.T) {
 				limit /= 6
 			}
 			for turn := 0; c.commands() < limit || c.lacks(limit) != "" && c.commands() < campaignMost*limit; turn = 1 - turn {
-				c.round(turn)
+				c.round(turn, c.commands() >= limit)
 			}
 			t.Logf("%d commands, %d resets, faults %v", c.commands(), c.resets, c.s.Fired())
 			if lack := c.lacks(limit); lack != "" {
