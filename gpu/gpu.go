@@ -86,7 +86,7 @@ type Info struct {
 	CanFlush bool // FlushWrites works
 	DMABuf   bool // exports work
 	MemOps   bool // streams can write and await 64-bit cells
-	Mover    bool // Stream.Move and Stream.Sum work, if the kernels can be loaded
+	Mover    bool // Stream.Move, Sum and Watch work, if the kernels can be loaded
 }
 
 // Backend is one GPU library. Safe for concurrent use.
@@ -190,6 +190,10 @@ type Stream interface {
 	// table is at an address that the GPU reaches and writes. MaxMoves bounds it.
 	// ErrNotSupported where no kernel could be loaded.
 	Sum(table Ptr, count int) error
+	// Watch queues the kernel of the entry that PutWatch made at an address which the
+	// GPU reaches and writes. It occupies a part of the GPU until it ended.
+	// ErrNotSupported where no kernel could be loaded.
+	Watch(entry Ptr) error
 	// WriteCell queues the store of v to the 8 bytes at p.
 	WriteCell(p Ptr, v uint64) error
 	// AwaitCell holds the stream until the 8 bytes at p are v or more, by

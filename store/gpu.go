@@ -86,7 +86,8 @@ func newGPUSide(s *Store, o GPUOptions) *gpuSide {
 	}
 	g := &gpuSide{s: s, opt: o, table: o.Table, movers: make([]*gpuxfer.Mover, len(o.Backend.Devices())),
 		direct: make([]driver.PathStats, len(o.Backend.Devices())), sums: make([]gpuSums, len(o.Backend.Devices()))}
-	g.pairs = gpuxfer.NewPairs(o.Backend, gpuxfer.PairsOptions{Devices: s.devs, Scratch: s.testSpace, Failed: g.pairFailed, Count: s.paths.Add})
+	g.pairs = gpuxfer.NewPairs(o.Backend, gpuxfer.PairsOptions{Devices: s.devs, Scratch: s.testSpace, ReadOnly: s.opts.ReadOnly,
+		Failed: g.pairFailed, Count: s.paths.Add})
 	if g.table == nil {
 		g.table = gpu.NewTable(o.Backend, gpu.TableOptions{Export: g.pairs.Able(), ExportBudget: o.DirectBytes})
 	}

@@ -366,15 +366,15 @@ func TestD18OnePairOfTwo(t *testing.T) {
 }
 
 // TestD18WaitingWork: ten thousand times, work of the GPU that already waits sees the
-// last bytes of what a device brings, and all that came before them. Where nothing makes
-// them visible, the pair is not used.
+// last bytes of what a device brings, and all that came before them: a kernel, or, where
+// there is none, a stream. Where nothing makes them visible, the pair is not used.
 func TestD18WaitingWork(t *testing.T) {
 	waits := 10_000
 	if testenv.Race { // the order of two threads shows in fewer
 		waits = 1000
 	}
-	test := func(t *testing.T, e sim.PeerEffect) gpuxfer.Pair {
-		g, err := host.Open(host.Options{})
+	test := func(t *testing.T, f host.Faults, waits int, e sim.PeerEffect) gpuxfer.Pair {
+		g, err := host.Open(host.Options{Faults: f})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -400,11 +400,20 @@ func TestD18WaitingWork(t *testing.T) {
 		}
 		return p
 	}
-	if p := test(t, sim.PeerRight); !p.Direct || p.Err != nil {
-		t.Errorf("%+v", p)
-	}
-	if p := test(t, sim.PeerTail); p.Direct || !p.Tested || !strings.Contains(p.Err.Error(), "waited") {
-		t.Errorf("%+v", p)
+	for name, f := range map[string]host.Faults{"kernel": {}, "stream": {NoMover: true}, "only the kernel": {NoMemOps: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // most of it waits
+			n := waits
+			if name != "kernel" {
+				n /= 20
+			}
+			if p := test(t, f, n, sim.PeerRight); !p.Direct || p.Err != nil {
+				t.Errorf("%+v", p)
+			}
+			if p := test(t, f, n, sim.PeerTail); p.Direct || !p.Tested || !strings.Contains(p.Err.Error(), "waited") {
+				t.Errorf("%+v", p)
+			}
+		})
 	}
 }
 

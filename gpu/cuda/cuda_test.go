@@ -145,6 +145,37 @@ func TestChecksums(t *testing.T) {
 	}
 }
 
+// TestWatch: the entry goes to the kernel that waits, in one block, and what it stores
+// comes back.
+func TestWatch(t *testing.T) {
+	f := newFake(t)
+	d := f.open().Devices()[1]
+	m, h, s := use(t, d, 8192)
+	entry, in, out := h.Bytes(), h.Bytes()[1024:][:512], h.Bytes()[2048:][:512]
+	for i := range in {
+		in[i] = byte(i * 7)
+	}
+	if err := errors.Join(s.Copy(gpu.Copy{Dev: m.Ptr(), Host: in}), finish(t, s)); err != nil {
+		t.Fatal(err)
+	}
+	last := dl.Cell(in, 504).Load()
+	for _, c := range []struct {
+		value, ended uint64
+		copied       bool
+	}{{last + 1, gpu.WatchGaveUp, false}, {last, gpu.WatchSaw, true}} {
+		gpu.PutWatch(entry, gpu.Watch{Src: m.Ptr(), Dst: h.Ptr() + 2048, N: 512, Value: c.value, For: time.Second})
+		if err := errors.Join(s.Watch(h.Ptr()), finish(t, s)); err != nil {
+			t.Fatal(err)
+		}
+		if gpu.WatchBegun(entry).Load() != 1 || gpu.WatchEnded(entry).Load() != c.ended || bytes.Equal(in, out) != c.copied {
+			t.Errorf("%+v: begun %d, ended %d", c, gpu.WatchBegun(entry).Load(), gpu.WatchEnded(entry).Load())
+		}
+	}
+	if err := s.Watch(m.Ptr()); !errors.Is(err, base.ErrOutOfRange) || !strings.Contains(err.Error(), "waiting kernel") {
+		t.Errorf("an entry that is not in pinned memory: %v", err)
+	}
+}
+
 // TestNoKernels: what cannot be loaded is told by those who need it, and everything
 // else works.
 func TestNoKernels(t *testing.T) {
@@ -156,8 +187,10 @@ func TestNoKernels(t *testing.T) {
 			t.Errorf("%s: %v", fn, err)
 		}
 		m, h, s := use(t, d, 4096)
-		if err := s.Move(h.Ptr(), 1); !errors.Is(err, base.ErrNotSupported) || !strings.Contains(err.Error(), fn) {
-			t.Errorf("%s: %v", fn, err)
+		for _, err := range []error{s.Move(h.Ptr(), 1), s.Watch(h.Ptr())} {
+			if !errors.Is(err, base.ErrNotSupported) || !strings.Contains(err.Error(), fn) {
+				t.Errorf("%s: %v", fn, err)
+			}
 		}
 		if err := errors.Join(s.Copy(gpu.Copy{Dev: m.Ptr(), Host: h.Bytes()}), finish(t, s)); err != nil {
 			t.Error(err)

@@ -24,7 +24,8 @@ type device struct {
 	ctx    uintptr // the primary context, 0 before the first use
 	module uintptr
 	move   uintptr // CUfunction of the move kernel, 0 if it could not be loaded
-	sum    uintptr // and of the checksum kernel
+	sum    uintptr // of the checksum kernel
+	watch  uintptr // of the one that waits
 	none   error   // why not
 	blocks int     // of the checksum kernel at once
 
@@ -93,7 +94,7 @@ func (d *device) primary() (uintptr, error) {
 		return 0, err
 	}
 	d.ctx = uintptr(ctx.Uint64())
-	d.none = d.b.with(d.ctx, d.loadKernels) // Move and Sum answer with the reason
+	d.none = d.b.with(d.ctx, d.loadKernels) // Move, Sum and Watch answer with the reason
 	return d.ctx, nil
 }
 
@@ -138,7 +139,7 @@ func (d *device) close() error {
 		err = errors.Join(err, d.b.with(d.ctx, unload))
 	}
 	err = errors.Join(err, d.b.do("close", d.object, cuDevicePrimaryCtxRelease, d.handle))
-	d.ctx, d.module, d.move, d.sum = 0, 0, 0, 0
+	d.ctx, d.module, d.move, d.sum, d.watch = 0, 0, 0, 0, 0
 	return err
 }
 

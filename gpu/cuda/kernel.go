@@ -9,7 +9,7 @@ import (
 )
 
 // kernels is the text of the kernels: one that carries out a table of moves, one
-// block an entry, and one that computes checksums. The driver compiles the text
+// block an entry, one that computes checksums, and one that waits. The driver compiles the text
 // for the GPU at hand when it is loaded.
 //
 //go:embed kernels.ptx
@@ -39,15 +39,13 @@ func (d *device) loadKernels() error {
 		return err
 	}
 	d.module = uintptr(module.Uint64())
-	move, err := d.loadKernel("ugds_move")
-	if err != nil {
-		return err
+	var all [3]uintptr
+	for i, name := range []string{"ugds_move", "ugds_sum", "ugds_watch"} {
+		if all[i], err = d.loadKernel(name); err != nil {
+			return err
+		}
 	}
-	sum, err := d.loadKernel("ugds_sum")
-	if err != nil {
-		return err
-	}
-	d.move, d.sum = move, sum
+	d.move, d.sum, d.watch = all[0], all[1], all[2]
 	return nil
 }
 
@@ -75,6 +73,11 @@ func (s *stream) Move(table gpu.Ptr, count int) error {
 // Sum is cuLaunchKernel of the checksum kernel.
 func (s *stream) Sum(table gpu.Ptr, count int) error {
 	return s.launch("checksum kernel", s.d.sum, table, count, s.d.blocks)
+}
+
+// Watch is cuLaunchKernel of the kernel that waits.
+func (s *stream) Watch(entry gpu.Ptr) error {
+	return s.launch("waiting kernel", s.d.watch, entry, 1, 1)
 }
 
 // launch runs a kernel over the entries of a table, by at most so many blocks.

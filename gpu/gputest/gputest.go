@@ -73,7 +73,16 @@ func EveryCall(b gpu.Backend, kernels bool) (err error) {
 		return err
 	}
 	closers = append(closers, sum.Close)
-	return sum.Sum(context.Background(), []gpu.SumItem{{Ptr: mem.Ptr() + 1, N: 4096}})
+	if err := sum.Sum(context.Background(), []gpu.SumItem{{Ptr: mem.Ptr() + 1, N: 4096}}); err != nil {
+		return err
+	}
+	s, err := d.NewStream()
+	if err != nil {
+		return err
+	}
+	closers = append(closers, s.Close)
+	gpu.PutWatch(host.Bytes(), gpu.Watch{Src: mem.Ptr(), Dst: host.Ptr() + gpu.WatchBytes, N: 64})
+	return s.Watch(host.Ptr())
 }
 
 // closeOnExec are the flags, in octal, of a descriptor with O_CLOEXEC (02000000).

@@ -79,7 +79,7 @@ func TestCopiesAndTicks(t *testing.T) {
 	if calls := f.calls(); !strings.Contains(calls, "hipLaunchHostFunc") {
 		t.Errorf("no host function: %s", calls)
 	}
-	for _, err := range []error{s.Move(h.Ptr(), 1), s.Sum(h.Ptr(), 1)} {
+	for _, err := range []error{s.Move(h.Ptr(), 1), s.Sum(h.Ptr(), 1), s.Watch(h.Ptr())} {
 		if !errors.Is(err, base.ErrNotSupported) || !strings.Contains(err.Error(), "HIP") {
 			t.Error(err)
 		}

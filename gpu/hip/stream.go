@@ -102,6 +102,11 @@ func (s *stream) Sum(gpu.Ptr, int) error {
 	return base.Errorf("launch", "checksum kernel", base.ErrNotSupported, "there is none for HIP")
 }
 
+// Watch is not supported: self-tests have the stream wait.
+func (s *stream) Watch(gpu.Ptr) error {
+	return base.Errorf("launch", "waiting kernel", base.ErrNotSupported, "there is none for HIP")
+}
+
 // WriteCell is hipStreamWriteValue64.
 func (s *stream) WriteCell(p gpu.Ptr, v uint64) error {
 	return s.do("write cell by", hipStreamWriteValue64, s.handle, uintptr(p), uintptr(v), 0)

@@ -120,6 +120,47 @@ func TestCellsEventsAndCalls(t *testing.T) {
 	}
 }
 
+// TestWatch: the work waits for the last bytes and copies all of them, and gives up in
+// time.
+func TestWatch(t *testing.T) {
+	_, d := open(t, host.Options{})
+	m, h, s, w := alloc(t, d, 4096), pinned(t, d, 8192), stream(t, d), stream(t, d)
+	entry, in, out := h.Bytes(), h.Bytes()[1024:][:512], h.Bytes()[4096:][:512]
+	for i := range in {
+		in[i] = byte(i) | 1
+	}
+	watch := func(wait time.Duration) {
+		t.Helper()
+		gpu.PutWatch(entry, gpu.Watch{Src: m.Ptr() + 8, Dst: h.Ptr() + 4096, N: 512, Value: dl.Cell(in, 504).Load(), For: wait})
+		if err := s.Watch(h.Ptr()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	watch(time.Millisecond)
+	if err := wait(t, s); err != nil || gpu.WatchEnded(entry).Load() != gpu.WatchGaveUp || bytes.Equal(in, out) {
+		t.Errorf("%v, ended %d", err, gpu.WatchEnded(entry).Load())
+	}
+	watch(time.Minute)
+	if err := gpu.WaitCell(t.Context(), gpu.WatchBegun(entry), 1, func() error { return nil }); err != nil || gpu.WatchEnded(entry).Load() != 0 {
+		t.Fatalf("%v, ended %d", err, gpu.WatchEnded(entry).Load())
+	}
+	if err := w.Copy(gpu.Copy{Dev: m.Ptr() + 8, Host: in}); err != nil {
+		t.Fatal(err)
+	}
+	if err := wait(t, s); err != nil || gpu.WatchEnded(entry).Load() != gpu.WatchSaw || !bytes.Equal(in, out) {
+		t.Errorf("%v, ended %d, or other bytes", err, gpu.WatchEnded(entry).Load())
+	}
+	for _, bad := range []gpu.Ptr{1, h.Ptr() + 8190} {
+		broken := stream(t, d)
+		if err := broken.Watch(bad); err != nil {
+			t.Fatal(err)
+		}
+		if err := wait(t, broken); !errors.Is(err, base.ErrOutOfRange) {
+			t.Errorf("entry at %s: %v", bad, err)
+		}
+	}
+}
+
 func TestFaults(t *testing.T) {
 	boom := errors.New("boom")
 	var fail atomic.Bool
@@ -154,7 +195,7 @@ func TestFaults(t *testing.T) {
 	if err := s.Copy(gpu.Copy{Dev: m.Ptr(), Host: h.Bytes()[:13]}); err != boom {
 		t.Error(err)
 	}
-	for _, err := range []error{s.Move(h.Ptr(), 1), s.WriteCell(h.Ptr(), 1), s.AwaitCell(h.Ptr(), 1), d.FlushWrites()} {
+	for _, err := range []error{s.Move(h.Ptr(), 1), s.Watch(h.Ptr()), s.WriteCell(h.Ptr(), 1), s.AwaitCell(h.Ptr(), 1), d.FlushWrites()} {
 		if !errors.Is(err, base.ErrNotSupported) {
 			t.Error(err)
 		}

@@ -225,6 +225,40 @@ func (s *stream) WriteCell(p gpu.Ptr, v uint64) error {
 	return s.put(func() error { c.Store(v); return nil })
 }
 
+// Watch is a wait like AwaitCell, but a bounded one, and a copy.
+func (s *stream) Watch(entry gpu.Ptr) error {
+	if err := s.canRun("waiting kernel", 1); err != nil {
+		return err
+	}
+	return s.put(func() error {
+		b, err := s.b.bytes(entry, gpu.WatchBytes)
+		if err != nil {
+			return err
+		}
+		w := gpu.GetWatch(b)
+		src, err := s.b.bytes(w.Src, w.N)
+		if err != nil {
+			return err
+		}
+		dst, err := s.b.bytes(w.Dst, w.N)
+		if err != nil {
+			return err
+		}
+		last, end := dl.Cell(src, int(w.N-8)), time.Now().Add(w.For)
+		gpu.WatchBegun(b).Store(1)
+		for last.Load() != w.Value {
+			if s.Err() != nil || time.Now().After(end) {
+				gpu.WatchEnded(b).Store(gpu.WatchGaveUp)
+				return nil
+			}
+			time.Sleep(awaitPoll)
+		}
+		copy(dst, src)
+		gpu.WatchEnded(b).Store(gpu.WatchSaw)
+		return nil
+	})
+}
+
 // awaitPoll is how often a waiting stream looks at its cell.
 const awaitPoll = 20 * time.Microsecond
 

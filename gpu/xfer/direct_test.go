@@ -299,3 +299,27 @@ func TestI4DirectTimeout(t *testing.T) {
 		}
 	}
 }
+
+// TestPairsReadOnly: devices that are only to be read are good for reads alone, and the
+// self-test writes nothing there.
+func TestPairsReadOnly(t *testing.T) {
+	r := newDirectRig(t, xfer.Options{}, nil)
+	if err := driver.Do(t.Context(), r.dev, driver.Request{Op: driver.OpWriteZeroes, Off: 0, Len: xfer.TestBytes}); err != nil {
+		t.Fatal(err)
+	}
+	before := r.dev.Stats().WriteBytes
+	ps := xfer.NewPairs(r.g, xfer.PairsOptions{Devices: []driver.Device{r.dev}, Scratch: func(int) (int64, error) { return 0, nil }, ReadOnly: true})
+	peer, why := ps.Peer(r.reg)
+	if why != "" {
+		t.Fatal(why)
+	}
+	if got := []string{peer.Why(0, true), peer.Why(0, false)}; got[0] != "" || got[1] != xfer.ReasonReadOnly {
+		t.Errorf("%q", got)
+	}
+	if n := r.dev.Stats().WriteBytes - before; n != 0 {
+		t.Errorf("%d bytes written", n)
+	}
+	if err := errors.Join(r.reg.Close(), ps.Close()); err != nil {
+		t.Error(err)
+	}
+}

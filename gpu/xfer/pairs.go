@@ -18,6 +18,7 @@ const (
 	ReasonTest     = "the self-test of the device with the GPU found other bytes"
 	ReasonUntested = "the device could not be tested with the GPU"
 	ReasonNoFlush  = "the GPU cannot flush writes of other devices"
+	ReasonReadOnly = "the device is only to be read"
 	ReasonBroken   = "a direct transfer of the memory failed before"
 	ReasonRetried  = "the direct transfer failed"
 )
@@ -41,11 +42,15 @@ type PairsOptions struct {
 	// self-test writes TestBytes there. ErrReadOnly, or another error, where there is
 	// none: then the pair is not used.
 	Scratch func(device int) (off int64, err error)
+	// ReadOnly: the devices are not to be written. A self-test then reads the bytes at
+	// Scratch, which may be anything but should not be all the same, and a pair is good for
+	// reads.
+	ReadOnly bool
 	// Failed, if not nil, is called once for each pair whose self-test found other
 	// bytes, and for each registration whose direct transfers began to fail.
 	Failed func(Pair)
-	// Waits is how often a stream waits for the last bytes of a block in a self-test; 16
-	// if 0.
+	// Waits is how often work of the GPU, a kernel if it can, waits for the last bytes of a
+	// block in a self-test; 16 if 0.
 	Waits int
 	// Count, if not nil, gets the bytes that the self-test moved.
 	Count func(driver.PathKey, int64)
@@ -134,7 +139,7 @@ func (ps *Pairs) tested(device, index int) Pair {
 	}
 	d := ps.opt.Devices[device]
 	pair = Pair{Device: device, Target: d.Info().Target, GPU: index}
-	t := selfTest{dev: d, gpu: ps.backend.Devices()[index], count: ps.opt.Count, waits: ps.opt.Waits}
+	t := selfTest{dev: d, gpu: ps.backend.Devices()[index], count: ps.opt.Count, waits: ps.opt.Waits, read: ps.opt.ReadOnly}
 	if t.off, pair.Err = ps.opt.Scratch(device); pair.Err == nil {
 		pair.Err = t.run(context.Background())
 	}
@@ -232,6 +237,8 @@ func (p *Peer) Why(device int, toGPU bool) string {
 		return ReasonBroken
 	case toGPU && needsFlush(in) && !in.CanFlush:
 		return ReasonNoFlush
+	case !toGPU && p.ps.opt.ReadOnly:
+		return ReasonReadOnly
 	}
 	return ""
 }

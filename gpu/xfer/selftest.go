@@ -24,6 +24,8 @@ const (
 	testRounds = 2
 	testWaits  = 16
 	waitBytes  = time.Second
+	waitKernel = 5 * waitBytes  // after which a kernel that waits gives up by itself
+	waitStart  = 30 * waitBytes // until the GPU, which may be busy, has begun it
 )
 
 // reasonTest is why the bytes of self-tests move.
@@ -34,13 +36,15 @@ var errOtherBytes = errors.New("other bytes arrived")
 
 // selfTest moves patterns between a device and a GPU in both directions, directly,
 // and compares what arrived with what went through host memory. Each pattern is new,
-// so that nothing left over from an earlier one passes for it.
+// so that nothing left over from an earlier one passes for it. A device that is only to
+// be read gives what it has, into memory in which every byte is another one.
 type selfTest struct {
 	dev   driver.Device
 	off   int64 // of TestBytes on the device
 	gpu   gpu.Device
 	count func(driver.PathKey, int64)
 	waits int
+	read  bool // the device is only to be read
 
 	exported, imported bool
 
@@ -49,6 +53,7 @@ type selfTest struct {
 	mem    gpu.Memory
 	pin    gpu.HostMemory
 	stream gpu.Stream
+	waker  gpu.Stream
 }
 
 // run gives nil if every byte arrived, an error with errOtherBytes if one did not,
@@ -59,23 +64,36 @@ func (t *selfTest) run(ctx context.Context) (err error) {
 		return err
 	}
 	in := t.gpu.Info()
+	reads := !needsFlush(in) || in.CanFlush // else none goes this way
 	for range testRounds {
-		if err := t.fromGPU(ctx); err != nil {
-			return err
+		if !t.read {
+			if err := t.fromGPU(ctx); err != nil {
+				return err
+			}
 		}
-		if !needsFlush(in) || in.CanFlush { // else no read goes this way
+		if reads {
 			if err := t.toGPU(ctx); err != nil {
 				return err
 			}
 		}
 	}
-	if in.MemOps && (!needsFlush(in) || in.CanFlush) {
-		if t.waits == 0 {
-			t.waits = testWaits
-		}
-		return t.wait(ctx, t.waits)
+	if !reads {
+		return nil
 	}
-	return nil
+	if t.waits == 0 {
+		t.waits = testWaits
+	}
+	err = base.ErrNotSupported
+	if in.Mover {
+		err = t.wait(ctx, t.waits, t.kernel)
+	}
+	if errors.Is(err, base.ErrNotSupported) && in.MemOps { // no kernel, or it could not be loaded
+		err = t.wait(ctx, t.waits, t.held)
+	}
+	if errors.Is(err, base.ErrNotSupported) {
+		return nil // nothing of ours can wait there
+	}
+	return err
 }
 
 // open takes what the test needs.
@@ -90,6 +108,9 @@ func (t *selfTest) open() (err error) {
 		return err
 	}
 	if t.stream, err = t.gpu.NewStream(); err != nil {
+		return err
+	}
+	if t.waker, err = t.gpu.NewStream(); err != nil { // while the other one does not wait
 		return err
 	}
 	if err = t.gpu.SyncMemOps(t.mem.Ptr()); err != nil {
@@ -116,8 +137,11 @@ func (t *selfTest) close() error {
 		}
 		errs = append(errs, unix.NewFD(t.peer.FD(), "dma-buf").Close())
 	}
-	if t.stream != nil {
-		if err := t.stream.Close(); err != nil {
+	for _, s := range []gpu.Stream{t.waker, t.stream} {
+		if s == nil {
+			continue
+		}
+		if err := s.Close(); err != nil {
 			return errors.Join(append(errs, err)...) // it may still use the memory
 		}
 	}
@@ -162,12 +186,10 @@ func (t *selfTest) fromGPU(ctx context.Context) error {
 
 // toGPU: host memory → device, device → GPU directly.
 func (t *selfTest) toGPU(ctx context.Context) error {
-	pattern(t.pin.Bytes())
-	if err := t.copy(ctx, false); err != nil {
-		return err
+	err := t.prepare(ctx, t.host.CPU())
+	if err == nil {
+		err = t.copy(ctx, false)
 	}
-	pattern(t.host.CPU())
-	err := t.do(ctx, driver.OpWrite, t.host, TestBytes)
 	if err == nil {
 		err = t.arrive(ctx, TestBytes)
 	}
@@ -180,6 +202,21 @@ func (t *selfTest) toGPU(ctx context.Context) error {
 	return t.compare("to the GPU from", t.pin.Bytes(), t.host.CPU())
 }
 
+// prepare has the device hold want, or tells what it holds if it is only to be read, and
+// makes the pinned memory have other bytes than those.
+func (t *selfTest) prepare(ctx context.Context, want []byte) error {
+	op := driver.OpRead
+	if !t.read {
+		op = driver.OpWrite
+		pattern(want)
+	}
+	err := t.do(ctx, op, t.host, int64(len(want)))
+	for i, b := range want {
+		t.pin.Bytes()[i] = ^b
+	}
+	return err
+}
+
 // arrive reads n bytes of the device into the GPU's memory and makes them visible.
 func (t *selfTest) arrive(ctx context.Context, n int64) error {
 	err := t.do(ctx, driver.OpRead, t.peer, n)
@@ -189,56 +226,89 @@ func (t *selfTest) arrive(ctx context.Context, n int64) error {
 	return err
 }
 
-// wait has a stream wait for the last bytes of a block that the device brings, n
-// times: work that runs already must see them, and all that came before them.
-func (t *selfTest) wait(ctx context.Context, n int) error {
-	const block = base.StoreBlock
-	last := t.mem.Ptr() + block - 8
-	want := t.host.CPU()[:block]
-	clear(t.pin.Bytes()) // the counter begins at 0
-	if err := t.copy(ctx, false); err != nil {
-		return err
-	}
-	for k := range uint64(n) {
-		pattern(want)
-		binary.LittleEndian.PutUint64(want[block-8:], k+1)
-		if err := t.do(ctx, driver.OpWrite, t.host, block); err != nil {
+// wait has work of the GPU wait for the last bytes of a block that the device brings, n
+// times: it must see them, and all that came before them. way queues the work.
+func (t *selfTest) wait(ctx context.Context, n int, way func(ctx context.Context, last uint64) (uint64, error)) error {
+	want := t.host.CPU()[:waitBlock]
+	for range n {
+		if err := t.prepare(ctx, want); err != nil {
 			return err
 		}
-		if err := t.stream.AwaitCell(last, k+1); err != nil {
+		last := binary.LittleEndian.Uint64(want[waitBlock-8:])
+		old := ^last
+		if int64(old-last) >= 0 { // a stream would not wait for it
+			old ^= 1 << 63
+		}
+		binary.LittleEndian.PutUint64(t.pin.Bytes()[waitBlock-8:], old)
+		if err := t.copy(ctx, false); err != nil {
 			return err
 		}
-		tick, err := t.queue(gpu.Copy{Dev: t.mem.Ptr(), Host: t.pin.Bytes()[:block], ToHost: true})
+		tick, err := way(ctx, last)
 		if err != nil {
 			return err
 		}
-		if err := t.arrive(ctx, block); err != nil {
-			return errors.Join(err, t.wake(last, k+1))
+		began := time.Now()
+		if err := t.arrive(ctx, waitBlock); err != nil {
+			return errors.Join(err, t.wake(last))
+		}
+		if took := time.Since(began); took > waitKernel/2 {
+			return errors.Join(base.Errorf("read", t.dev.Info().Target, base.ErrTimeout, "a block took %v", took), t.wake(last))
 		}
 		c, cancel := context.WithTimeout(ctx, waitBytes)
 		err = t.stream.WaitTick(c, tick)
 		cancel()
 		if err != nil {
 			err = fmt.Errorf("%w: work that waited for the last bytes did not see them: %w", errOtherBytes, err)
-			return errors.Join(err, t.wake(last, k+1))
+			return errors.Join(err, t.wake(last))
 		}
-		if err := t.compare("to waiting work of the GPU from", t.pin.Bytes()[:block], want); err != nil {
+		if err := t.compare("to waiting work of the GPU from", t.pin.Bytes()[:waitBlock], want); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// wake ends the wait of the stream, so that it can be closed.
-func (t *selfTest) wake(at gpu.Ptr, v uint64) error {
-	s, err := t.gpu.NewStream()
+// waitBlock is what a wait is for, in bytes. Behind it in the pinned memory are the entry
+// of the kernel and the word that ends a wait which nothing else ended.
+const (
+	waitBlock = base.StoreBlock
+	waitEntry = waitBlock
+	waitWord  = waitEntry + gpu.WatchBytes
+)
+
+// last is where the last bytes of a block come to.
+func (t *selfTest) last() gpu.Ptr { return t.mem.Ptr() + waitBlock - 8 }
+
+// kernel has a kernel wait, and returns when it does.
+func (t *selfTest) kernel(ctx context.Context, last uint64) (uint64, error) {
+	entry := t.pin.Bytes()[waitEntry:][:gpu.WatchBytes]
+	gpu.PutWatch(entry, gpu.Watch{Src: t.mem.Ptr(), Dst: t.pin.Ptr(), N: waitBlock, Value: last, For: waitKernel})
+	err := t.stream.Watch(t.pin.Ptr() + waitEntry)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	if err = s.WriteCell(at, v); err != nil {
-		return errors.Join(err, s.Close())
+	tick, err := t.stream.Tick()
+	if err != nil {
+		return 0, err
 	}
-	return s.Close()
+	c, cancel := context.WithTimeout(ctx, waitStart)
+	defer cancel()
+	return tick, gpu.WaitCell(c, gpu.WatchBegun(entry), 1, func() error { return nil })
+}
+
+// held has the stream itself wait.
+func (t *selfTest) held(_ context.Context, last uint64) (uint64, error) {
+	if err := t.stream.AwaitCell(t.last(), last); err != nil {
+		return 0, err
+	}
+	return t.queue(gpu.Copy{Dev: t.mem.Ptr(), Host: t.pin.Bytes()[:waitBlock], ToHost: true})
+}
+
+// wake ends the wait, so that the stream can be closed.
+func (t *selfTest) wake(last uint64) error {
+	word := t.pin.Bytes()[waitWord:][:8]
+	binary.LittleEndian.PutUint64(word, last)
+	return t.waker.Copy(gpu.Copy{Dev: t.last(), Host: word})
 }
 
 // queue queues copies and a tick.

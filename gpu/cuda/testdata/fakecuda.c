@@ -235,24 +235,30 @@ CUresult cuModuleLoadData(uintptr_t *m, const char *image) {
 	ENTER(cuModuleLoadData);
 	CONTEXT();
 	*m = 55;
-	return strstr(image, ".entry ugds_move(") && strstr(image, ".entry ugds_sum(") ? hold(1) : INVALID;
+	return strstr(image, ".entry ugds_move(") && strstr(image, ".entry ugds_sum(") &&
+		strstr(image, ".entry ugds_watch(") ? hold(1) : INVALID;
 }
 CUresult cuModuleUnload(uintptr_t m) { ENTER(cuModuleUnload); CONTEXT(); return hold(-1); }
 CUresult cuModuleGetFunction(uintptr_t *f, uintptr_t m, const char *name) {
 	ENTER(cuModuleGetFunction);
 	CONTEXT();
-	*f = !strcmp(name, "ugds_move") ? 66 : 67;
-	return m == 55 && (*f == 66 || !strcmp(name, "ugds_sum")) ? 0 : 500;
+	const char *names[] = {"ugds_move", "ugds_sum", "ugds_watch"};
+	for (*f = 66; *f < 69; ++*f)
+		if (!strcmp(name, names[*f - 66]))
+			return m == 55 ? 0 : 500;
+	return 500;
 }
-CUresult cuFuncLoad(uintptr_t f) { ENTER(cuFuncLoad); CONTEXT(); return f == 66 || f == 67 ? 0 : INVALID; }
+CUresult cuFuncLoad(uintptr_t f) { ENTER(cuFuncLoad); CONTEXT(); return f >= 66 && f < 69 ? 0 : INVALID; }
 CUresult cuLaunchKernel(uintptr_t f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
 	unsigned shared, uintptr_t s, void **params, void **extra) {
 	ENTER(cuLaunchKernel);
 	CONTEXT();
-	if ((f != 66 && f != 67) || !gx || gy != 1 || gz != 1 || bx != 256 || by != 1 || bz != 1 || shared || extra)
+	if (f < 66 || f > 68 || !gx || gy != 1 || gz != 1 || bx != 256 || by != 1 || bz != 1 || shared || extra)
 		return INVALID;
 	if (f == 67)
 		return run_sums(*(struct sum **)params[0], *(unsigned *)params[1]) ? 0 : ILLEGAL;
+	if (f == 68) // it would occupy the GPU with more blocks than one
+		return gx == 1 && *(unsigned *)params[1] == 1 && run_watch(*(struct watch **)params[0]) ? 0 : ILLEGAL;
 	return run_moves(*(struct move **)params[0], *(unsigned *)params[1]) ? 0 : ILLEGAL;
 }
 #endif
