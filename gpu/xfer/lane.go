@@ -118,11 +118,11 @@ func (m *Mover) try() (*lane, error) {
 	}
 }
 
-// alone tells whether at most one lane is at work.
-func (m *Mover) alone() bool {
+// working is how many lanes are at work.
+func (m *Mover) working() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.made-len(m.idle)-len(m.lost) <= 1
+	return m.made - len(m.idle) - len(m.lost)
 }
 
 // take waits for a lane until ctx ends.

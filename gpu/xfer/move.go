@@ -86,8 +86,8 @@ func (m *Mover) stage(ctx context.Context, e Endpoint, off int64, p gpu.Ptr, n i
 		return j.whole(first, reg)
 	}
 	j.size, j.skew = m.chunkFor(n), off&(gpu.HostPage-1)
-	if m.opt.TaskBytes == 0 && !m.alone() {
-		j.size = min(max(j.size, sharedChunk), m.opt.ChunkBytes)
+	if m.opt.TaskBytes == 0 {
+		j.size = min(max(j.size, sharedChunk(m.working(), n)), m.opt.ChunkBytes)
 	}
 	done := make(chan struct{})
 	if ctx.Done() == nil { // nothing can end the wait early
@@ -231,9 +231,19 @@ func (m *Mover) dismiss(reg *gpu.Registration) {
 // the copies overlap, in bytes.
 const fineChunk = 256 * base.KiB
 
-// sharedChunk is down to where requests are cut while others are under way: it is those
-// that the copies overlap with.
-const sharedChunk = base.MiB
+// sharedChunk is down to where a request of n bytes is cut while so many lanes are at
+// work, its own among them. With others under way it is those that the copies overlap
+// with, and each chunk costs calls of a library that serves one caller at a time. Of two
+// requests of a few megabytes each still has to overlap by itself.
+func sharedChunk(working int, n int64) int64 {
+	switch {
+	case working <= 1:
+		return fineChunk
+	case working == 2 && n >= 2*base.MiB && n < 4*base.MiB:
+		return 2 * fineChunk
+	}
+	return base.MiB
+}
 
 // chunkFor is the size of the chunks of a request of n bytes: it grows with the root
 // of n. So small requests have several chunks, to overlap the reading of one with the

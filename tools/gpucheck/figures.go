@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
 )
@@ -49,13 +50,15 @@ func (r *rig) printFigures() {
 }
 
 // turns measures ways alternately, after one round that does not count: durations of
-// each way, in the order of the rounds.
+// each way, in the order of the rounds. Each round has an order of its own, so that no
+// way always finds the caches and threads that the same other one left behind.
 func turns(rounds int, ways ...func() error) ([][]time.Duration, error) {
 	all := make([][]time.Duration, len(ways))
+	order := rand.New(rand.NewPCG(5, uint64(len(ways))))
 	for i := range rounds + 1 {
-		for k, fn := range ways {
+		for _, k := range order.Perm(len(ways)) {
 			began := time.Now()
-			if err := fn(); err != nil {
+			if err := ways[k](); err != nil {
 				return nil, err
 			}
 			if i > 0 {
