@@ -19,7 +19,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"sync"
 	"time"
 
 	"github.com/ugds-store/ugds/gpu"
@@ -202,59 +201,4 @@ func (b *Backend) with(ctx uintptr, fn func() error) error {
 		err = b.fail("leave", "context", cuCtxPopCurrent, code)
 	}
 	return err
-}
-
-// cells hands out 8-byte places of pinned memory, 64 bytes apart, for ticks.
-// They are freed when the backend closes, not with the streams: freeing pinned
-// memory can hang while some other stream waits.
-type cells struct {
-	mu    sync.Mutex
-	pages []gpu.HostMemory
-	free  []cell
-}
-
-type cell struct {
-	page gpu.HostMemory
-	off  int
-}
-
-const (
-	cellBytes = 64
-	cellPage  = 4096
-)
-
-func (c *cells) take(d *device) (cell, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.free) == 0 {
-		page, err := d.AllocHost(cellPage)
-		if err != nil {
-			return cell{}, err
-		}
-		c.pages = append(c.pages, page)
-		for off := 0; off < cellPage; off += cellBytes {
-			c.free = append(c.free, cell{page, off})
-		}
-	}
-	last := len(c.free) - 1
-	x := c.free[last]
-	c.free = c.free[:last]
-	return x, nil
-}
-
-func (c *cells) put(x cell) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.free = append(c.free, x)
-}
-
-func (c *cells) close() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var errs []error
-	for _, p := range c.pages {
-		errs = append(errs, p.Close())
-	}
-	c.pages, c.free = nil, nil
-	return errors.Join(errs...)
 }

@@ -7,18 +7,18 @@ import (
 	"sync"
 
 	"github.com/ugds-store/ugds/gpu"
+	"github.com/ugds-store/ugds/gpu/native"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/dl"
-	"github.com/ugds-store/ugds/internal/unix"
 )
 
 // device is one GPU. Its primary context is retained by the first call that
 // needs it.
 type device struct {
+	*native.GPU
 	b      *Backend
 	handle uintptr // CUdevice
 	info   gpu.Info
-	object string // for messages
 
 	mu     sync.Mutex
 	ctx    uintptr // the primary context, 0 before the first use
@@ -28,25 +28,28 @@ type device struct {
 	watch  uintptr // of the one that waits
 	none   error   // why not
 	blocks int     // of the checksum kernel at once
-
-	cells cells
 }
+
+// calls are what memory is made and ended by.
+var calls = native.Calls{Alloc: cuMemAlloc, Free: cuMemFree, AllocHost: cuMemHostAlloc, FreeHost: cuMemFreeHost,
+	PinHost: cuMemHostRegister, UnpinHost: cuMemHostUnregister, HostPtr: cuMemHostGetDevicePointer}
 
 // discover reads what the driver says about GPU i, without a context.
 func (b *Backend) discover(i int) (*device, error) {
-	d := &device{b: b, object: fmt.Sprintf("gpu %d", i)}
+	d := &device{b: b}
+	d.GPU = &native.GPU{Object: fmt.Sprintf("gpu %d", i), Calls: calls, Use: d.use, Do: b.do}
 	f := dl.NewFrame()
 	defer f.Done()
 	handle, total := f.Word(0), f.Word(0)
-	if err := b.do("open", d.object, cuDeviceGet, handle.Addr, uintptr(i)); err != nil {
+	if err := b.do("open", d.Object, cuDeviceGet, handle.Addr, uintptr(i)); err != nil {
 		return nil, err
 	}
 	d.handle = uintptr(handle.Uint32())
 	_, nameAddr := f.Bytes(128)
-	if err := b.do("open", d.object, cuDeviceGetName, nameAddr, 128, d.handle); err != nil {
+	if err := b.do("open", d.Object, cuDeviceGetName, nameAddr, 128, d.handle); err != nil {
 		return nil, err
 	}
-	if err := b.do("open", d.object, cuDeviceTotalMem, total.Addr, d.handle); err != nil {
+	if err := b.do("open", d.Object, cuDeviceTotalMem, total.Addr, d.handle); err != nil {
 		return nil, err
 	}
 	d.info = gpu.Info{Backend: "cuda", Index: i, Name: dl.Text(nameAddr), Bytes: int64(total.Uint64()),
@@ -90,7 +93,7 @@ func (d *device) primary() (uintptr, error) {
 	f := dl.NewFrame()
 	defer f.Done()
 	ctx := f.Word(0)
-	if err := d.b.do("use", d.object, cuDevicePrimaryCtxRetain, ctx.Addr, d.handle); err != nil {
+	if err := d.b.do("use", d.Object, cuDevicePrimaryCtxRetain, ctx.Addr, d.handle); err != nil {
 		return 0, err
 	}
 	d.ctx = uintptr(ctx.Uint64())
@@ -130,7 +133,7 @@ func (d *device) close() error {
 	if ctx == 0 {
 		return nil
 	}
-	err := d.cells.close()
+	err := d.CloseCells()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.module != 0 {
@@ -138,7 +141,7 @@ func (d *device) close() error {
 		unload := func() error { return d.b.do("unload", "kernels", cuModuleUnload, module) }
 		err = errors.Join(err, d.b.with(d.ctx, unload))
 	}
-	err = errors.Join(err, d.b.do("close", d.object, cuDevicePrimaryCtxRelease, d.handle))
+	err = errors.Join(err, d.b.do("close", d.Object, cuDevicePrimaryCtxRelease, d.handle))
 	d.ctx, d.module, d.move, d.sum, d.watch = 0, 0, 0, 0, 0
 	return err
 }
@@ -146,27 +149,11 @@ func (d *device) close() error {
 // Export is cuMemGetHandleForAddressRange with a dma-buf. The PCIe mapping flag
 // is not set: drivers refuse it where BAR mappings are the only kind.
 func (d *device) Export(p gpu.Ptr, n int64) (int, error) {
-	a, err := d.b.Attributes(p)
-	if err == nil {
-		err = gpu.CheckExport(a, p, n)
-	}
-	if err != nil {
-		return -1, err
-	}
-	f := dl.NewFrame()
-	defer f.Done()
-	fd := f.Word(0)
-	err = d.useFor(p, func() error {
-		return d.b.do("export", p.String(), cuMemGetHandleForAddressRange, fd.Addr, uintptr(p), uintptr(n), handleDMABuf, 0)
+	return native.Export(d.b, p, n, func(fd uintptr) error {
+		return d.useFor(p, func() error {
+			return d.b.do("export", p.String(), cuMemGetHandleForAddressRange, fd, uintptr(p), uintptr(n), handleDMABuf, 0)
+		})
 	})
-	if err != nil {
-		return -1, err
-	}
-	buf := int(int32(fd.Uint32()))
-	if err := unix.CloseOnExec(buf); err != nil { // the driver does it, some day (D-07)
-		return -1, errors.Join(base.Wrap("export", p.String(), err), unix.NewFD(buf, "dma-buf").Close())
-	}
-	return buf, nil
 }
 
 // SyncMemOps is cuPointerSetAttribute(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS).
@@ -182,9 +169,9 @@ func (d *device) SyncMemOps(p gpu.Ptr) error {
 // FlushWrites is cuFlushGPUDirectRDMAWrites for the owner's context.
 func (d *device) FlushWrites() error {
 	if !d.info.CanFlush {
-		return base.Errorf("flush", d.object, base.ErrNotSupported, "the host cannot flush writes of other devices")
+		return base.Errorf("flush", d.Object, base.ErrNotSupported, "the host cannot flush writes of other devices")
 	}
 	return d.use(func() error {
-		return d.b.do("flush", d.object, cuFlushGPUDirectRDMAWrites, flushTargetCtx, flushToOwner)
+		return d.b.do("flush", d.Object, cuFlushGPUDirectRDMAWrites, flushTargetCtx, flushToOwner)
 	})
 }

@@ -1,9 +1,6 @@
 package cuda
 
 import (
-	"errors"
-	"sync/atomic"
-
 	"github.com/ugds-store/ugds/gpu"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/dl"
@@ -54,115 +51,6 @@ func (b *Backend) Attributes(p gpu.Ptr) (gpu.Attributes, error) {
 	return a, nil
 }
 
-// memory is an allocation, or a mapping of another process's one.
-type memory struct {
-	d    *device
-	p    gpu.Ptr
-	n    int64
-	free int // the function that ends it
-	done atomic.Bool
-}
-
-func (m *memory) Ptr() gpu.Ptr { return m.p }
-func (m *memory) Size() int64  { return m.n }
-
-func (m *memory) Close() error {
-	if m.done.Swap(true) {
-		return nil
-	}
-	return m.d.use(func() error { return m.d.b.do("free", m.p.String(), m.free, uintptr(m.p)) })
-}
-
-// Alloc is cuMemAlloc_v2.
-func (d *device) Alloc(n int64) (gpu.Memory, error) {
-	if n <= 0 {
-		return nil, base.Errorf("allocate", d.object, base.ErrInvalid, "%d bytes", n)
-	}
-	f := dl.NewFrame()
-	defer f.Done()
-	p := f.Word(0)
-	err := d.use(func() error { return d.b.do("allocate", d.object, cuMemAlloc, p.Addr, uintptr(n)) })
-	if err != nil {
-		return nil, err
-	}
-	return &memory{d: d, p: gpu.Ptr(p.Uint64()), n: n, free: cuMemFree}, nil
-}
-
-// hostMemory is pinned memory of the driver, or of the caller.
-type hostMemory struct {
-	d    *device
-	b    []byte
-	p    gpu.Ptr
-	free int
-	done atomic.Bool
-}
-
-func (h *hostMemory) Bytes() []byte { return h.b }
-func (h *hostMemory) Ptr() gpu.Ptr  { return h.p }
-
-func (h *hostMemory) Close() error {
-	if h.done.Swap(true) {
-		return nil
-	}
-	return h.d.use(func() error { return h.d.b.do("unpin", "host memory", h.free, dl.Addr(h.b)) })
-}
-
-// AllocHost is cuMemHostAlloc, portable and mapped.
-func (d *device) AllocHost(n int64) (gpu.HostMemory, error) {
-	if n <= 0 {
-		return nil, base.Errorf("pin", "host memory", base.ErrInvalid, "%d bytes", n)
-	}
-	f := dl.NewFrame()
-	defer f.Done()
-	p, dev := f.Word(0), f.Word(0)
-	err := d.use(func() error {
-		if err := d.b.do("pin", "host memory", cuMemHostAlloc, p.Addr, uintptr(n), hostAllocFlags); err != nil {
-			return err
-		}
-		return d.mapHost(dev.Addr, uintptr(p.Uint64()), cuMemFreeHost)
-	})
-	if err != nil {
-		return nil, err
-	}
-	h := &hostMemory{d: d, b: dl.Memory(uintptr(p.Uint64()), n), p: gpu.Ptr(dev.Uint64()), free: cuMemFreeHost}
-	clear(h.b)
-	return h, nil
-}
-
-// mapHost stores where GPUs reach the pinned memory at p, or unpins it again by the
-// function free.
-func (d *device) mapHost(to, p uintptr, free int) error {
-	err := d.b.do("map", "host memory", cuMemHostGetDevicePointer, to, p, 0)
-	if err != nil {
-		_ = d.b.do("unpin", "host memory", free, p) // the first error is the one to tell
-	}
-	return err
-}
-
-// PinHost is cuMemHostRegister_v2, portable and mapped.
-func (d *device) PinHost(b []byte, readOnly bool) (gpu.HostMemory, error) {
-	if len(b) == 0 {
-		return nil, base.Errorf("pin", "host memory", base.ErrInvalid, "0 bytes")
-	}
-	flags := uintptr(hostAllocFlags)
-	if readOnly {
-		flags |= registerReadOnly
-	}
-	f := dl.NewFrame()
-	defer f.Done()
-	dev := f.Word(0)
-	err := d.use(func() error {
-		if err := d.b.do("pin", "host memory", cuMemHostRegister, dl.Addr(b), uintptr(len(b)), flags); err != nil {
-			return err
-		}
-		return d.mapHost(dev.Addr, dl.Addr(b), cuMemHostUnregister)
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &hostMemory{d: d, b: b, p: gpu.Ptr(dev.Uint64()), free: cuMemHostUnregister}, nil
-}
-
 // IPCHandle is cuIpcGetMemHandle; only memory of cuMemAlloc has one.
 func (d *device) IPCHandle(p gpu.Ptr) (h [64]byte, err error) {
 	a, err := d.b.Attributes(p)
@@ -198,11 +86,5 @@ func (d *device) OpenIPC(h [64]byte) (gpu.Memory, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &memory{d: d, p: gpu.Ptr(p.Uint64()), free: cuIpcCloseMemHandle}
-	a, err := d.b.Attributes(m.p)
-	if err != nil {
-		return nil, errors.Join(err, m.Close())
-	}
-	m.n = a.Size
-	return m, nil
+	return d.Mapped(gpu.Ptr(p.Uint64()), cuIpcCloseMemHandle, d.b.Attributes)
 }

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/ugds-store/ugds/gpu"
+	"github.com/ugds-store/ugds/gpu/native"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/dl"
 )
@@ -17,7 +18,7 @@ type stream struct {
 	handle uintptr
 	ours   bool
 	ticks  uint64
-	cell   cell
+	cell   native.Cell
 	passed *atomic.Uint64
 	closed atomic.Bool
 }
@@ -31,13 +32,13 @@ func (d *device) NewStream() (gpu.Stream, error) {
 	f := dl.NewFrame()
 	defer f.Done()
 	h := f.Word(0)
-	err = d.b.with(ctx, func() error { return d.b.do("make stream of", d.object, cuStreamCreate, h.Addr, streamNonBlocking) })
+	err = d.b.with(ctx, func() error { return d.b.do("make stream of", d.Object, cuStreamCreate, h.Addr, streamNonBlocking) })
 	if err != nil {
 		return nil, err
 	}
 	s, err := d.newStream(ctx, uintptr(h.Uint64()), true)
 	if err != nil {
-		end := func() error { return d.b.do("end stream of", d.object, cuStreamDestroy, uintptr(h.Uint64())) }
+		end := func() error { return d.b.do("end stream of", d.Object, cuStreamDestroy, uintptr(h.Uint64())) }
 		return nil, errors.Join(err, d.b.with(ctx, end))
 	}
 	return s, nil
@@ -53,7 +54,7 @@ func (d *device) WrapStream(handle uintptr) (gpu.Stream, error) {
 		f := dl.NewFrame()
 		defer f.Done()
 		own := f.Word(0)
-		err = d.b.with(ctx, func() error { return d.b.do("wrap stream of", d.object, cuStreamGetCtx, handle, own.Addr) })
+		err = d.b.with(ctx, func() error { return d.b.do("wrap stream of", d.Object, cuStreamGetCtx, handle, own.Addr) })
 		if err != nil {
 			return nil, err
 		}
@@ -69,18 +70,17 @@ func (d *device) WrapStream(handle uintptr) (gpu.Stream, error) {
 func (d *device) newStream(ctx, handle uintptr, ours bool) (*stream, error) {
 	s := &stream{d: d, ctx: ctx, handle: handle, ours: ours}
 	var err error
-	if s.cell, err = d.cells.take(d); err != nil {
+	if s.cell, err = d.TakeCell(); err != nil {
 		return nil, err
 	}
-	s.passed = dl.Cell(s.cell.page.Bytes(), s.cell.off)
-	s.passed.Store(0)
+	s.passed = s.cell.Word()
 	return s, nil
 }
 
 func (s *stream) Handle() uintptr { return s.handle }
 
 func (s *stream) do(op string, sym int, args ...uintptr) error {
-	return s.d.b.do(op, s.d.object, sym, args...)
+	return s.d.b.do(op, s.d.Object, sym, args...)
 }
 
 // Copy is cuMemcpyHtoDAsync_v2 and cuMemcpyDtoHAsync_v2.
@@ -121,7 +121,7 @@ func (s *stream) CopyTick(list ...gpu.Copy) (uint64, error) {
 		if err := s.copyAll(list); err != nil {
 			return err
 		}
-		return s.writeCell(s.cell.page.Ptr()+gpu.Ptr(s.cell.off), n)
+		return s.writeCell(s.cell.Ptr(), n)
 	})
 	if err != nil {
 		return 0, err
@@ -165,7 +165,7 @@ func (s *stream) Tick() (uint64, error) {
 	n := s.ticks + 1
 	var err error
 	if s.d.info.MemOps {
-		err = s.WriteCell(s.cell.page.Ptr()+gpu.Ptr(s.cell.off), n)
+		err = s.WriteCell(s.cell.Ptr(), n)
 	} else {
 		err = s.Call(func() { s.passed.Store(n) })
 	}
@@ -186,7 +186,7 @@ func (s *stream) WaitTick(ctx context.Context, n uint64) error {
 func (s *stream) query() error {
 	return s.d.b.with(s.ctx, func() error {
 		if code := s.d.b.code(cuStreamQuery, s.handle); code != 0 && code != errNotReady {
-			return s.d.b.fail("wait for", s.d.object, cuStreamQuery, code)
+			return s.d.b.fail("wait for", s.d.Object, cuStreamQuery, code)
 		}
 		return nil
 	})
@@ -217,7 +217,7 @@ func (s *stream) Close() error {
 		err = errors.Join(err, s.d.b.with(s.ctx, func() error { return s.do("end stream of", cuStreamDestroy, s.handle) }))
 	}
 	if err == nil {
-		s.d.cells.put(s.cell) // after an error the GPU may still store into it
+		s.d.PutCell(s.cell) // after an error the GPU may still store into it
 	}
 	return err
 }
@@ -244,7 +244,7 @@ func (d *device) NewEvent() (gpu.Event, error) {
 	f := dl.NewFrame()
 	defer f.Done()
 	h := f.Word(0)
-	err := d.use(func() error { return d.b.do("make event of", d.object, cuEventCreate, h.Addr, eventNoTiming) })
+	err := d.use(func() error { return d.b.do("make event of", d.Object, cuEventCreate, h.Addr, eventNoTiming) })
 	if err != nil {
 		return nil, err
 	}
@@ -258,7 +258,7 @@ func (e *event) Done() (done bool, err error) {
 			done = true
 		case errNotReady:
 		default:
-			return e.d.b.fail("look at event of", e.d.object, cuEventQuery, code)
+			return e.d.b.fail("look at event of", e.d.Object, cuEventQuery, code)
 		}
 		return nil
 	})
@@ -269,7 +269,7 @@ func (e *event) Close() error {
 	if e.closed.Swap(true) {
 		return nil
 	}
-	return e.d.use(func() error { return e.d.b.do("end event of", e.d.object, cuEventDestroy, e.handle) })
+	return e.d.use(func() error { return e.d.b.do("end event of", e.d.Object, cuEventDestroy, e.handle) })
 }
 
 func (s *stream) Record(e gpu.Event) error {

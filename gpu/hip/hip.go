@@ -13,10 +13,10 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/ugds-store/ugds/gpu"
+	"github.com/ugds-store/ugds/gpu/native"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/dl"
 )
@@ -113,7 +113,7 @@ func (b *Backend) Devices() []gpu.Device { return b.devs }
 func (b *Backend) Close() error {
 	var errs []error
 	for _, d := range b.devs {
-		errs = append(errs, d.(*device).close())
+		errs = append(errs, d.(*device).CloseCells())
 	}
 	return errors.Join(errs...)
 }
@@ -149,36 +149,26 @@ func (b *Backend) fail(op, object string, sym, code int) error {
 
 // device is one GPU.
 type device struct {
-	b      *Backend
-	info   gpu.Info
-	object string // for messages
-
-	mu    sync.Mutex
-	pages []gpu.HostMemory // of cells for ticks
-	cells []cell           // free ones
+	*native.GPU
+	b    *Backend
+	info gpu.Info
 }
 
-// cell is an 8-byte place of pinned memory, 64 bytes from the next.
-type cell struct {
-	page gpu.HostMemory
-	off  int
-}
-
-const (
-	cellBytes = 64
-	cellPage  = 4096
-)
+// calls are what memory is made and ended by.
+var calls = native.Calls{Alloc: hipMalloc, Free: hipFree, AllocHost: hipHostMalloc, FreeHost: hipHostFree,
+	PinHost: hipHostRegister, UnpinHost: hipHostUnregister, HostPtr: hipHostGetDevicePointer}
 
 func (b *Backend) discover(i int) (*device, error) {
-	d := &device{b: b, object: fmt.Sprintf("gpu %d", i)}
+	d := &device{b: b}
+	d.GPU = &native.GPU{Object: fmt.Sprintf("gpu %d", i), Calls: calls, Use: d.use, Do: b.do}
 	f := dl.NewFrame()
 	defer f.Done()
 	total := f.Word(0)
 	_, name := f.Bytes(128)
-	if err := b.do("open", d.object, hipDeviceGetName, name, 128, uintptr(i)); err != nil {
+	if err := b.do("open", d.Object, hipDeviceGetName, name, 128, uintptr(i)); err != nil {
 		return nil, err
 	}
-	if err := b.do("open", d.object, hipDeviceTotalMem, total.Addr, uintptr(i)); err != nil {
+	if err := b.do("open", d.Object, hipDeviceTotalMem, total.Addr, uintptr(i)); err != nil {
 		return nil, err
 	}
 	d.info = gpu.Info{Backend: "hip", Index: i, Name: dl.Text(name), Bytes: int64(total.Uint64()),
@@ -204,51 +194,15 @@ func (d *device) use(fn func() error) error {
 	f := dl.NewFrame()
 	defer f.Done()
 	old := f.Word(0)
-	if err := d.b.do("use", d.object, hipGetDevice, old.Addr); err != nil {
+	if err := d.b.do("use", d.Object, hipGetDevice, old.Addr); err != nil {
 		return err
 	}
 	index := uintptr(d.info.Index)
 	if before := uintptr(old.Uint32()); before != index {
-		if err := d.b.do("use", d.object, hipSetDevice, index); err != nil {
+		if err := d.b.do("use", d.Object, hipSetDevice, index); err != nil {
 			return err
 		}
 		defer d.b.code(hipSetDevice, before) // it was current, so it can be again
 	}
 	return fn()
-}
-
-func (d *device) takeCell() (cell, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if len(d.cells) == 0 {
-		page, err := d.AllocHost(cellPage)
-		if err != nil {
-			return cell{}, err
-		}
-		d.pages = append(d.pages, page)
-		for off := 0; off < cellPage; off += cellBytes {
-			d.cells = append(d.cells, cell{page, off})
-		}
-	}
-	last := len(d.cells) - 1
-	c := d.cells[last]
-	d.cells = d.cells[:last]
-	return c, nil
-}
-
-func (d *device) putCell(c cell) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.cells = append(d.cells, c)
-}
-
-func (d *device) close() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	var errs []error
-	for _, p := range d.pages {
-		errs = append(errs, p.Close())
-	}
-	d.pages, d.cells = nil, nil
-	return errors.Join(errs...)
 }

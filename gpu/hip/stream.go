@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/ugds-store/ugds/gpu"
+	"github.com/ugds-store/ugds/gpu/native"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/dl"
 )
@@ -17,7 +18,7 @@ type stream struct {
 	ours   bool
 	calls  bool // ticks are host functions
 	ticks  uint64
-	cell   cell
+	cell   native.Cell
 	passed *atomic.Uint64
 	closed atomic.Bool
 }
@@ -28,14 +29,14 @@ func (d *device) NewStream() (gpu.Stream, error) {
 	defer f.Done()
 	h := f.Word(0)
 	err := d.use(func() error {
-		return d.b.do("make stream of", d.object, hipStreamCreateWithFlags, h.Addr, streamNonBlocking)
+		return d.b.do("make stream of", d.Object, hipStreamCreateWithFlags, h.Addr, streamNonBlocking)
 	})
 	if err != nil {
 		return nil, err
 	}
 	s, err := d.newStream(uintptr(h.Uint64()), true)
 	if err != nil {
-		end := func() error { return d.b.do("end stream of", d.object, hipStreamDestroy, uintptr(h.Uint64())) }
+		end := func() error { return d.b.do("end stream of", d.Object, hipStreamDestroy, uintptr(h.Uint64())) }
 		return nil, errors.Join(err, d.use(end))
 	}
 	return s, nil
@@ -53,11 +54,10 @@ func (d *device) WrapStream(handle uintptr) (gpu.Stream, error) {
 func (d *device) newStream(handle uintptr, ours bool) (*stream, error) {
 	s := &stream{d: d, handle: handle, ours: ours, calls: !d.info.MemOps}
 	var err error
-	if s.cell, err = d.takeCell(); err != nil {
+	if s.cell, err = d.TakeCell(); err != nil {
 		return nil, err
 	}
-	s.passed = dl.Cell(s.cell.page.Bytes(), s.cell.off)
-	s.passed.Store(0)
+	s.passed = s.cell.Word()
 	return s, nil
 }
 
@@ -65,7 +65,7 @@ func (s *stream) Handle() uintptr { return s.handle }
 
 // do calls a function on the stream's device.
 func (s *stream) do(op string, sym int, args ...uintptr) error {
-	return s.d.use(func() error { return s.d.b.do(op, s.d.object, sym, args...) })
+	return s.d.use(func() error { return s.d.b.do(op, s.d.Object, sym, args...) })
 }
 
 // Copy is hipMemcpyHtoDAsync and hipMemcpyDtoHAsync.
@@ -79,9 +79,9 @@ func (s *stream) Copy(list ...gpu.Copy) error {
 			host, n := dl.Addr(c.Host), uintptr(len(c.Host))
 			var err error
 			if c.ToHost {
-				err = s.d.b.do("copy from", s.d.object, hipMemcpyDtoHAsync, host, uintptr(c.Dev), n, s.handle)
+				err = s.d.b.do("copy from", s.d.Object, hipMemcpyDtoHAsync, host, uintptr(c.Dev), n, s.handle)
 			} else {
-				err = s.d.b.do("copy to", s.d.object, hipMemcpyHtoDAsync, uintptr(c.Dev), host, n, s.handle)
+				err = s.d.b.do("copy to", s.d.Object, hipMemcpyHtoDAsync, uintptr(c.Dev), host, n, s.handle)
 			}
 			if err != nil {
 				return err
@@ -135,7 +135,7 @@ func (s *stream) Tick() (uint64, error) {
 	n := s.ticks + 1
 	err := base.ErrNotSupported
 	if !s.calls {
-		err = s.WriteCell(s.cell.page.Ptr()+gpu.Ptr(s.cell.off), n)
+		err = s.WriteCell(s.cell.Ptr(), n)
 	}
 	if errors.Is(err, base.ErrNotSupported) {
 		s.calls = true
@@ -185,7 +185,7 @@ func (s *stream) Close() error {
 		err = errors.Join(err, s.do("end stream of", hipStreamDestroy, s.handle))
 	}
 	if err == nil {
-		s.d.putCell(s.cell) // after an error the GPU may still store into it
+		s.d.PutCell(s.cell) // after an error the GPU may still store into it
 	}
 	return err
 }
@@ -213,7 +213,7 @@ func (d *device) NewEvent() (gpu.Event, error) {
 	defer f.Done()
 	h := f.Word(0)
 	err := d.use(func() error {
-		return d.b.do("make event of", d.object, hipEventCreateWithFlags, h.Addr, eventNoTiming)
+		return d.b.do("make event of", d.Object, hipEventCreateWithFlags, h.Addr, eventNoTiming)
 	})
 	if err != nil {
 		return nil, err
@@ -228,7 +228,7 @@ func (e *event) Done() (done bool, err error) {
 			done = true
 		case errNotReady:
 		default:
-			return e.d.b.fail("look at event of", e.d.object, hipEventQuery, code)
+			return e.d.b.fail("look at event of", e.d.Object, hipEventQuery, code)
 		}
 		return nil
 	})
@@ -239,7 +239,7 @@ func (e *event) Close() error {
 	if e.closed.Swap(true) {
 		return nil
 	}
-	return e.d.use(func() error { return e.d.b.do("end event of", e.d.object, hipEventDestroy, e.handle) })
+	return e.d.use(func() error { return e.d.b.do("end event of", e.d.Object, hipEventDestroy, e.handle) })
 }
 
 func (s *stream) Record(e gpu.Event) error {

@@ -117,9 +117,6 @@ const (
 	memoryTypeHost   = 1
 	memoryTypeDevice = 2
 
-	hostAllocFlags   = 1 | 2 // hipHostMallocPortable, hipHostMallocMapped
-	registerReadOnly = 8
-
 	streamNonBlocking = 1
 	eventNoTiming     = 2
 	waitValueGEQ      = 0
