@@ -27,9 +27,9 @@ var layers = []layer{
 	{"meta/...", []string{"meta"}, nil},
 	{"alloc", nil, nil},
 	{"gpu", nil, nil},
+	{"gpu/hip", []string{"gpu", "gpu/native"}, []string{"gpu/gputest"}}, // before gpu/..., which is as long
 	{"gpu/...", []string{"gpu"}, []string{"gpu/gputest"}},
 	{"gpu/cuda", []string{"gpu", "gpu/native"}, []string{"gpu/gputest"}},
-	{"gpu/hip", []string{"gpu", "gpu/native"}, []string{"gpu/gputest"}},
 	{"gpu/xfer", []string{"driver", "gpu"}, []string{"gpu/cuda", "gpu/host", "driver/drivertest", "driver/file", "driver/ctrl", "driver/hw/sim", "driver/nvme"}},
 	{"driver", nil, []string{"driver/drivertest"}},
 	{"driver/drivertest", []string{"driver"}, nil},
