@@ -267,7 +267,7 @@ func benchPlace(ctx context.Context, t *Target, o *BenchOptions, payload int64) 
 		return p, nil
 	}
 	if err := bench.CheckRaw(ctx, o.Raw, payload); err != nil {
-		return p, err
+		return p, forbidden(err, o.Raw)
 	}
 	if !o.Yes {
 		return p, usage("bench", "--raw overwrites the first %s of %s; say --yes", base.FormatBytes(payload), o.Raw)

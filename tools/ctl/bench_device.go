@@ -45,7 +45,7 @@ func benchDevice(ctx context.Context, e *Env, t *Target, o *BenchOptions) error 
 	r, err := bench.RunDevice(ctx, plan)
 	bar.Done()
 	if err != nil {
-		return stopped(ctx, err)
+		return stopped(ctx, forbidden(err, plan.Target))
 	}
 	if e.JSON {
 		return e.emit(benchDeviceDoc{head("bench", nil), r})

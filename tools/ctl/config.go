@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/pelletier/go-toml/v2"
 
@@ -41,6 +42,10 @@ func readConfig(dir string) (*config, error) {
 	data, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, noConfig(dir)
+	}
+	if errors.Is(err, syscall.ENOTDIR) {
+		return nil, base.WithHint(base.Errorf("open", dir, base.ErrInvalid, "it is not a directory"),
+			"--store names the directory with %s, --device and --meta its parts", ConfigName)
 	}
 	if err != nil {
 		return nil, base.Wrap("read", name, pathCause(err))

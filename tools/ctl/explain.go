@@ -161,7 +161,7 @@ func explainTarget(ctx context.Context, target string, gpus []*probedGPU, set xf
 	if pt.Scheme == "file" {
 		f, err := file.OpenFile(pt.Rest, file.FileOptions{})
 		if err != nil {
-			return nil, err
+			return nil, forbidden(err, target)
 		}
 		defer f.Close()
 		row.Reasons, end = f.Reasons(), xfer.File(f)

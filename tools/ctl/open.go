@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/driver/file"
 	"github.com/ugds-store/ugds/driver/probe"
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/unix"
 	"github.com/ugds-store/ugds/meta"
 	"github.com/ugds-store/ugds/store"
 	"github.com/ugds-store/ugds/tools/gputool"
@@ -57,12 +59,33 @@ func (e *Env) openDevices(ctx context.Context, t *Target, p parts, readOnly bool
 	if err := p.twice(); err != nil {
 		return nil, err
 	}
-	return probe.OpenAll(ctx, p.devices, func(target string) probe.Options {
+	devs, err := probe.OpenAll(ctx, p.devices, func(target string) probe.Options {
 		return probe.Options{File: file.Options{
 			ReadOnly: readOnly, Wait: t.Wait, Discard: p.discard, Owner: "ugdsctl",
 			OnWait: func(why string) { fmt.Fprintf(e.Stderr, "ugdsctl: waiting for %s: %s\n", target, why) },
 		}}
 	})
+	return devs, forbidden(err, p.devices...)
+}
+
+// forbidden says what helps when this process may not open one of the targets, which are
+// block devices: that one is in use, if it is, counts more.
+func forbidden(err error, targets ...string) error {
+	var at *base.Error
+	if !errors.Is(err, fs.ErrPermission) || !errors.As(err, &at) {
+		return err
+	}
+	for _, target := range targets {
+		path, _ := filePath(target)
+		if st, serr := unix.StatPath(path); path != at.Object || serr != nil || st.Kind != unix.KindBlock {
+			continue
+		}
+		if use := file.InUse(path); use != nil {
+			return use
+		}
+		return base.WithHint(err, "be root or in the group that owns it; a container needs to be given the device")
+	}
+	return err
 }
 
 func closeDevices(devs []driver.Device) error {

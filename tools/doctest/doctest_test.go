@@ -1,11 +1,15 @@
 package doctest
 
 import (
+	"go/format"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/ugds-store/ugds/tools/ctl"
 )
 
 const repo = "../.."
@@ -19,19 +23,37 @@ func readme(t *testing.T) string {
 	return string(data)
 }
 
-// TestReadmeCode: the README shows exactly what Example compiles and runs.
+// TestReadmeCode runs the program of the README as it stands there, twice on one store.
 func TestReadmeCode(t *testing.T) {
-	code, err := os.ReadFile("example_test.go")
-	if err != nil {
+	blocks := Fenced(readme(t), "go")
+	if len(blocks) != 1 {
+		t.Fatalf("%d blocks", len(blocks))
+	}
+	if pretty, err := format.Source([]byte(blocks[0])); err != nil || string(pretty) != blocks[0] {
+		t.Errorf("%v; gofmt makes it\n%s", err, pretty)
+	}
+	dir := t.TempDir()
+	source, program, made := filepath.Join(dir, "try.go"), filepath.Join(dir, "try"), filepath.Join(dir, "made")
+	if err := os.WriteFile(source, []byte(blocks[0]), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	want, err := Between(string(code), "example")
-	if err != nil {
+	for _, args := range [][]string{{"vet", source}, {"build", "-o", program, source}} {
+		cmd := exec.Command("go", args...)
+		cmd.Dir = repo
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("go %v: %v\n%s", args, err, out)
+		}
+	}
+	e := &ctl.Env{Stdout: io.Discard, Stderr: io.Discard}
+	if err := ctl.Format(t.Context(), e, &ctl.Target{Dir: made}, ctl.FormatOptions{Size: 64 << 20, Yes: true}); err != nil {
 		t.Fatal(err)
 	}
-	got := Fenced(readme(t), "go")
-	if len(got) != 1 || got[0] != want {
-		t.Errorf("the README shows\n%s\nthe example is\n%s", strings.Join(got, "\n"), want)
+	for range 2 {
+		out, err := exec.Command(program, made).CombinedOutput()
+		if want := "leading blocks present: 1\nthe keys and values of some attention heads\n"; err != nil || string(out) != want {
+			t.Errorf("%v, %q, want %q", err, out, want)
+		}
 	}
 }
 
@@ -76,15 +98,5 @@ func TestFenced(t *testing.T) {
 	got := Fenced(doc, "go")
 	if len(got) != 2 || got[0] != "x\ny\n" || got[1] != "w\n" {
 		t.Errorf("got %q", got)
-	}
-}
-
-func TestBetween(t *testing.T) {
-	got, err := Between("a\n\t// begin n\n\tx\n\t\ty\n\t// end n\nb\n", "n")
-	if err != nil || got != "x\n\ty\n" {
-		t.Errorf("got %q, %v", got, err)
-	}
-	if _, err := Between("a\n", "n"); err == nil {
-		t.Error("a missing part was found")
 	}
 }

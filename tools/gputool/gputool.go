@@ -73,7 +73,9 @@ func openBackend(kind string) (gpu.Backend, error) {
 	if amd == nil {
 		return b, nil
 	}
-	return nil, base.WithHint(base.Errorf("use", "gpu", base.ErrNotSupported, "no NVIDIA GPU: %v; no AMD GPU: %w", nvidia, amd),
+	noNVIDIA, _ := base.Parts(nvidia) // one hint is enough
+	noAMD, _ := base.Parts(amd)
+	return nil, base.WithHint(base.Errorf("use", "gpu", base.ErrNotSupported, "no NVIDIA GPU: %s; no AMD GPU: %s", noNVIDIA, noAMD),
 		"leave --gpu out, or try --gpu host, which simulates one in host memory")
 }
 

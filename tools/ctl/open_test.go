@@ -1,0 +1,38 @@
+package ctl
+
+import (
+	"errors"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/ugds-store/ugds/internal/base"
+)
+
+// TestForbidden: who may not open a block device is told what has it, or whose right it
+// takes; for other files and other causes nothing is added.
+func TestForbidden(t *testing.T) {
+	plain := filepath.Join(t.TempDir(), "file")
+	for _, err := range []error{nil, base.Wrap("open", plain, syscall.EPERM), base.Wrap("open", "/dev/null", syscall.EACCES),
+		base.Wrap("open", "/dev/null", syscall.EIO), errors.New("other")} {
+		if got := forbidden(err, plain, "/dev/null"); got != err {
+			t.Errorf("%v became %v", err, got)
+		}
+	}
+	disks, err := filepath.Glob("/sys/class/block/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, disk := range disks {
+		path := "/dev/" + filepath.Base(disk)
+		if _, err := filepath.EvalSymlinks(path); err != nil {
+			continue // a container has not all of them
+		}
+		got := forbidden(base.Wrap("open", path, syscall.EPERM), plain, path)
+		inUse := errors.Is(got, base.ErrInUse) && strings.Contains(got.Error(), "unmount or release it")
+		if !inUse && !strings.Contains(got.Error(), "be root or in the group") {
+			t.Errorf("%s: %v", path, got)
+		}
+	}
+}
