@@ -68,7 +68,7 @@ Ratios are throughput divided by throughput. docs/performance.md explains them.`
 			return ctl.Bench(cmd.Context(), e, t, o)
 		},
 	}
-	storeFlags(cmd, t)
+	placeFlags(cmd, t)
 	f := cmd.Flags()
 	f.StringVar(&o.Dir, "dir", "", "make the files in `DIR`, which is new or empty (default: a temporary directory)")
 	f.StringVar(&o.Raw, "raw", "", "measure the device `TARGET` instead of a file of slots, and overwrite it")

@@ -33,7 +33,7 @@ the name in capitals), else from the table [gpu] of store.toml with --store DIR.
 
 // gpuLookFlags are those of verbs that look at a GPU and at the settings.
 func gpuLookFlags(cmd *cobra.Command, t *ctl.Target) {
-	cmd.Flags().StringVar(&t.GPU, "gpu", "", "this `GPU` only: "+gputool.Help)
+	cmd.Flags().StringVar(&t.GPU, "gpu", "", "look at this `GPU` only: "+gputool.Help)
 	gpuSetFlag(cmd, t)
 	cmd.Flags().StringVar(&t.Dir, "store", "", "settings of the store in `DIR` count, too")
 	_ = cmd.MarkFlagDirname("store") // there is such a flag

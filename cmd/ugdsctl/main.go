@@ -114,7 +114,7 @@ found, 4 exists already, 5 the store is in use. fsck has its own.`,
 		if cmd == root {
 			return fmt.Errorf("%w; see ugdsctl --help", ctl.UsageError("arguments", "%v", err))
 		}
-		err = errors.New(parseNoise.ReplaceAllString(err.Error(), ""))
+		err = errors.New(parseNoise.ReplaceAllString(noNumber.ReplaceAllString(err.Error(), "it is not a number"), ""))
 		dashes := ""
 		if strings.Contains(err.Error(), "shorthand") {
 			dashes = "; -- goes before a key that begins with -"
@@ -132,8 +132,12 @@ found, 4 exists already, 5 the store is in use. fsck has its own.`,
 	return root
 }
 
-// parseNoise is what package strconv says beside the cause.
-var parseNoise = regexp.MustCompile(`strconv\.\w+: parsing "[^"]*": `)
+// noNumber is what package strconv says of a text that is none, parseNoise what it says
+// beside other causes.
+var (
+	noNumber   = regexp.MustCompile(`strconv\.(Atoi|ParseInt|ParseUint|ParseFloat): parsing .*: invalid syntax`)
+	parseNoise = regexp.MustCompile(`strconv\.\w+: parsing "[^"]*": `)
+)
 
 // helpCmd is cobra's, but an unknown verb is an error.
 func helpCmd() *cobra.Command {

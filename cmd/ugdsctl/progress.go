@@ -30,20 +30,23 @@ func terminal(f *os.File) bool {
 
 // progress shows bars on standard error when a person watches, and now and then
 // a line when nobody does.
-func progress(e *ctl.Env) func(title string, total int64) ctl.Bar {
+func progress(e *ctl.Env) func(title string, total int64, steps bool) ctl.Bar {
 	switch {
 	case e.JSON:
 		return nil
 	case !terminal(os.Stderr) || os.Getenv("TERM") == "dumb":
-		return func(title string, total int64) ctl.Bar {
+		return func(title string, total int64, _ bool) ctl.Bar {
 			return &lines{w: e.Stderr, title: title, total: total, every: lineEvery, next: time.Now().Add(lineEvery)}
 		}
 	}
-	return func(title string, total int64) ctl.Bar {
+	return func(title string, total int64, steps bool) ctl.Bar {
 		p := mpb.New(mpb.WithOutput(os.Stderr), mpb.WithWidth(48))
 		name, speed := decor.Name(title+" "), mpb.AppendDecorators(decor.AverageSpeed(decor.SizeB1000(0), "% .1f"))
 		if total <= 0 {
 			return &bar{p, p.AddSpinner(0, mpb.PrependDecorators(name, decor.CurrentKibiByte("% .1f")), speed)}
+		}
+		if steps {
+			return &bar{p, p.AddBar(total, mpb.BarRemoveOnComplete(), mpb.PrependDecorators(name, decor.CountersNoUnit("%d of %d")))}
 		}
 		return &bar{p, p.AddBar(total, mpb.BarRemoveOnComplete(),
 			mpb.PrependDecorators(name, decor.CountersKibiByte("% .1f of % .1f")), speed)}

@@ -2,7 +2,9 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -94,5 +96,24 @@ func TestTerminal(t *testing.T) {
 				t.Errorf("a line of more than 80 columns: %q", line)
 			}
 		}
+	}
+}
+
+// TestTerminalSteps: what is counted in steps is not shown as bytes.
+func TestTerminalSteps(t *testing.T) {
+	watch, screen := openTerminal(t)
+	cmd := program(t, "bench", "--dir", filepath.Join(t.TempDir(), "b"), "--op", "put", "--size", "4KiB", "--bytes", "1MiB", "--rounds", "8", "--against", "raw")
+	cmd.Env = append(cmd.Env, "TERM=xterm")
+	cmd.Stderr = screen
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	screen.Close()
+	shown, _ := io.ReadAll(watch) // ends with an error when the program has ended
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("%v\n%s", err, shown)
+	}
+	if out := string(shown); !strings.Contains(out, "bench ") || !strings.Contains(out, " of 16 [") || strings.Contains(out, "b/s\r\n\x1b[1A\x1b[Jbench") {
+		t.Errorf("%q", out)
 	}
 }

@@ -22,13 +22,17 @@ import (
 // defaultWait is how long an open waits for the writes of a killed owner.
 const defaultWait = 30 * time.Second
 
-// storeFlags say which store is meant.
+// storeFlags say which store is meant, and how it is opened.
 func storeFlags(cmd *cobra.Command, t *ctl.Target) {
+	placeFlags(cmd, t)
+	cmd.Flags().DurationVar(&t.Wait, "wait", defaultWait, "how long to wait for the last writes of an owner that was killed")
+}
+
+func placeFlags(cmd *cobra.Command, t *ctl.Target) {
 	f := cmd.Flags()
 	f.StringVar(&t.Dir, "store", "", "work on the store in `DIR`")
 	f.StringArrayVar(&t.Devices, "device", nil, "a `TARGET` instead of the devices in store.toml: file:PATH, a path, a block device, pci:ADDRESS or sim:SETTINGS; repeat it for several")
 	f.StringVar(&t.Meta, "meta", "", "the metadata is in `DIR` instead of where store.toml says")
-	f.DurationVar(&t.Wait, "wait", defaultWait, "how long to wait for the last writes of an owner that was killed")
 	for _, name := range []string{"store", "meta"} {
 		_ = cmd.MarkFlagDirname(name) // there is such a flag
 	}

@@ -85,9 +85,17 @@ func BenchCase(ctx context.Context, e *Env) error {
 	}
 	s, err := bench.RunCase(ctx, c)
 	if err != nil {
-		return err
+		return asChild(ctx, err)
 	}
 	return json.NewEncoder(e.Stdout).Encode(s)
+}
+
+// asChild leaves it to the first process to tell of an interrupt, which all have got.
+func asChild(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return quietly(ExitInterrupted)
+	}
+	return err
 }
 
 func runBench(ctx context.Context, e *Env, t *Target, o BenchOptions) (err error) {
@@ -146,7 +154,7 @@ func stopped(ctx context.Context, err error) error {
 }
 
 func measureBench(ctx context.Context, e *Env, plan bench.Plan) (*bench.Report, error) {
-	bar := e.progress("bench", int64(plan.Steps()))
+	bar := e.steps("bench", plan.Steps())
 	defer bar.Done()
 	plan.Progress = func(int, int, bench.Case) { bar.Add(1) }
 	return bench.Run(ctx, plan)
@@ -281,7 +289,7 @@ func (e *Env) benchDir(o *BenchOptions, payload int64) (*workDir, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkSpace(w.path, bench.NeedBytes(payload)); err != nil {
+	if err := checkSpace("bench", w.path, bench.NeedBytes(payload)); err != nil {
 		return nil, errors.Join(base.WithHint(err, "--bytes takes less, --dir goes elsewhere"), w.close(false))
 	}
 	return w, nil

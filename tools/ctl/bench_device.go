@@ -40,7 +40,7 @@ func benchDevice(ctx context.Context, e *Env, t *Target, o *BenchOptions) error 
 	if plan.Cases, err = deviceCases(o, parsed.Scheme != "file"); err != nil {
 		return err
 	}
-	bar := e.progress("bench", int64(len(plan.Cases)))
+	bar := e.steps("bench", len(plan.Cases))
 	plan.Progress = func(done int) { bar.Add(int64(min(done, 1))) }
 	r, err := bench.RunDevice(ctx, plan)
 	bar.Done()
@@ -144,7 +144,7 @@ func benchGather(ctx context.Context, e *Env, t *Target, o *BenchOptions) (err e
 			return stopped(ctx, err)
 		}
 	}
-	bar := e.progress("gather", 4*int64(o.Rounds))
+	bar := e.steps("gather", 4*o.Rounds)
 	plan.Progress = func(done, _ int) { bar.Add(int64(min(done, 1))) }
 	r, err := bench.Gather(ctx, plan)
 	bar.Done()

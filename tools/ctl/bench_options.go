@@ -20,11 +20,11 @@ type benchMost struct{ callers, batch, depth int }
 // What a bench can measure.
 var (
 	benchScales  = benchMode{name: "--scale", flags: []string{"scale", "rounds", "seed", "dir", "keep"}}
-	benchGathers = benchMode{name: "--workload " + BenchGather, flags: []string{"workload", "store", "meta", "device", "wait",
+	benchGathers = benchMode{name: "--workload " + BenchGather, flags: []string{"workload", "store", "meta", "device",
 		"dir", "keep", "size", "bytes", "ranges", "rounds", "seed", "explain"}}
-	benchDevices = benchMode{"--device without a store", []string{"device", "wait", "op", "size", "callers", "depth", "batch", "bytes",
+	benchDevices = benchMode{"--device without a store", []string{"device", "op", "size", "callers", "depth", "batch", "bytes",
 		"completion", "seed", "yes", "explain"}, benchMost{bench.MaxDeviceThreads, bench.MaxDeviceDepth, bench.MaxDeviceDepth}}
-	benchSuites = benchMode{name: "a suite (--op names operations instead)", flags: []string{"suite", "store", "meta", "device", "wait",
+	benchSuites = benchMode{name: "a suite (--op names operations instead)", flags: []string{"suite", "store", "meta", "device",
 		"dir", "keep", "raw", "yes", "bytes", "rounds", "seed", "html", "gpu"}}
 	benchSweeps = benchMode{"--op", append([]string{"op", "size", "callers", "depth", "batch", "durability", "plain", "against"},
 		benchSuites.flags[1:]...), benchMost{bench.MaxCallers, bench.MaxCallers * 64, bench.MaxDepth}}
@@ -60,7 +60,7 @@ func (o *BenchOptions) check(m *benchMode) error {
 		least = 1
 	}
 	if slices.Contains(m.flags, "bytes") && o.Bytes < least {
-		return usage("bench", "--bytes %d: at least %s", o.Bytes, FlagBytes(least))
+		return usage("bench", "--bytes %s: at least %s", FlagBytes(o.Bytes), FlagBytes(least))
 	}
 	depth := 0 // the batch
 	if slices.Contains(o.Given, "depth") {

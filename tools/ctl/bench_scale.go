@@ -32,7 +32,7 @@ func BenchScaleStep(ctx context.Context, e *Env) (die bool, err error) {
 	}
 	s, err := bench.RunScale(ctx, st)
 	if err != nil {
-		return false, err
+		return false, asChild(ctx, err)
 	}
 	return st.Do == bench.ScaleCrash, json.NewEncoder(e.Stdout).Encode(s)
 }
@@ -60,7 +60,7 @@ func benchScale(ctx context.Context, e *Env, o *BenchOptions) (err error) {
 		}
 		return s, nil // a step that crashed answered first
 	}
-	bar := e.progress("scale", int64(plan.Steps()))
+	bar := e.steps("scale", plan.Steps())
 	plan.Progress = bar.Add
 	rows, err := bench.RunScales(ctx, plan)
 	bar.Done()

@@ -24,16 +24,16 @@ type Env struct {
 	Stderr io.Writer
 	JSON   bool // one document on Stdout instead of text
 	Screen bool // Stdout is a terminal: no bar while a value goes there
-	// Progress starts a progress bar for total bytes, or of unknown length for 0.
-	// Nil shows none.
-	Progress func(title string, total int64) Bar
+	// Progress starts a progress bar for total bytes, or steps, or of unknown length for
+	// 0. Nil shows none.
+	Progress func(title string, total int64, steps bool) Bar
 	// Getenv gives a variable of the environment. Nil means that there are none.
 	Getenv func(name string) (value string, ok bool)
 }
 
 // Bar is a progress bar.
 type Bar interface {
-	Add(n int64) // n bytes more
+	Add(n int64) // n bytes or steps more
 	Done()       // takes the bar away
 }
 
@@ -42,11 +42,15 @@ type noBar struct{}
 func (noBar) Add(int64) {}
 func (noBar) Done()     {}
 
-func (e *Env) progress(title string, total int64) Bar {
+// progress shows how many bytes are done, steps how many steps.
+func (e *Env) progress(title string, total int64) Bar { return e.bar(title, total, false) }
+func (e *Env) steps(title string, total int) Bar      { return e.bar(title, int64(total), true) }
+
+func (e *Env) bar(title string, total int64, steps bool) Bar {
 	if e.Progress == nil {
 		return noBar{}
 	}
-	return e.Progress(title, total)
+	return e.Progress(title, total, steps)
 }
 
 // Target names a store.

@@ -62,7 +62,7 @@ func Demo(ctx context.Context, e *Env, t *Target, o DemoOptions) error {
 func demo(ctx context.Context, e *Env, t *Target, o DemoOptions) (err error) {
 	var doc demoDoc
 	if o.Size < DemoMinSize || o.Size > DemoMaxSize {
-		return usage("demo", "size %s: %s to %s are possible", base.FormatBytes(o.Size),
+		return usage("demo", "--size %s: %s to %s are possible", FlagBytes(o.Size),
 			base.FormatBytes(DemoMinSize), base.FormatBytes(DemoMaxSize))
 	}
 	if err := demoDevices(t); err != nil {
@@ -72,18 +72,14 @@ func demo(ctx context.Context, e *Env, t *Target, o DemoOptions) (err error) {
 		return err
 	}
 	o.GPU, o.GPUSet = t.GPU, t.GPUSet
-	there := existing(t.Dir)
 	w, err := e.workDir("demo", t.Dir, o.TempDir, "ugds-demo-", func(dir string) error { return demoClean(t, dir) })
 	if err != nil {
 		return err
 	}
 	dir := w.path
 	defer func() {
-		gone := !o.Keep || doc.FormatSeconds == 0 // not even begun
-		err = errors.Join(err, w.close(!gone))
-		if gone {
-			removeMade(dir, there)
-		}
+		kept := o.Keep && doc.FormatSeconds > 0 // else it was not even begun
+		err = errors.Join(err, w.close(kept))
 	}()
 	begin := time.Now()
 	doc.header, doc.Seed, doc.Store = head("demo", nil), o.Seed, dir
@@ -171,7 +167,7 @@ func demoFormat(ctx context.Context, e *Env, t *Target, devices []string, o Demo
 			bytes = 0 // the devices say how large they are
 		}
 	}
-	if err := checkSpace(t.Dir, bytes+metaReserve); err != nil && len(devices) == 0 {
+	if err := checkSpace("demo", t.Dir, bytes+metaReserve); err != nil && len(devices) == 0 {
 		if fits := demoFits(t.Dir); fits >= DemoMinSize {
 			return base.WithHint(err, "--size %s fits, --store DIR goes elsewhere", FlagBytes(fits))
 		}

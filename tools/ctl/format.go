@@ -113,11 +113,11 @@ func planFormat(ctx context.Context, e *Env, t *Target, o FormatOptions) (doc *f
 		return nil, usage("format", "where? --store DIR, or --device and --meta")
 	}
 	if o.Size != 0 && (o.Size < store.MinDeviceBytes || o.Size%base.StoreBlock != 0) {
-		return nil, usage("format", "--size %d: at least %s, in multiples of %d bytes",
-			o.Size, base.FormatBytes(store.MinDeviceBytes), base.StoreBlock)
+		return nil, usage("format", "--size %s: at least %s, in multiples of %d bytes",
+			FlagBytes(o.Size), base.FormatBytes(store.MinDeviceBytes), base.StoreBlock)
 	}
 	if s := o.Slab; s != 0 && (s < store.MinSlabBytes || s > store.MaxSlabBytes || s&(s-1) != 0) {
-		return nil, usage("format", "--slab %d: a power of two from %s to %s", s,
+		return nil, usage("format", "--slab %s: a power of two from %s to %s", FlagBytes(s),
 			base.FormatBytes(store.MinSlabBytes), base.FormatBytes(store.MaxSlabBytes))
 	}
 	doc = &formatDoc{header: head("format", nil), Store: t.Dir, Meta: t.Meta, Sparse: o.Sparse}
@@ -181,7 +181,7 @@ func (e *Env) planDevice(ctx context.Context, t *Target, target string, o Format
 		return p, nil
 	}
 	if !isPath || !st.Mode().IsRegular() || len(t.Devices) > 0 {
-		return p, usage("format", "%s has %d bytes already; leave out --size %d", target, p.Bytes, o.Size)
+		return p, usage("format", "%s has %d bytes already; leave out --size %s", target, p.Bytes, FlagBytes(o.Size))
 	}
 	p.Action, p.Bytes, p.path = actReplace, o.Size, path
 	return p, nil
@@ -202,7 +202,7 @@ func keeps(target string, size *int64) error {
 		return nil
 	}
 	if *size != 0 && *size != says {
-		return usage("format", "%s has another size than --size %d", target, *size)
+		return usage("format", "%s has another size than --size %s", target, FlagBytes(*size))
 	}
 	if says < store.MinDeviceBytes || says%base.StoreBlock != 0 {
 		return usage("format", "%s: the size is at least %s, in multiples of %d bytes", target,
@@ -331,7 +331,7 @@ func (d *formatDoc) checkSpace() error {
 		}
 	}
 	for dev, n := range need {
-		if err := checkSpace(where[dev], n); err != nil {
+		if err := checkSpace("format", where[dev], n); err != nil {
 			return d.smaller(err, where[dev], files[dev])
 		}
 	}
@@ -363,14 +363,14 @@ func FlagBytes(n int64) string {
 }
 
 // checkSpace refuses when fewer than need bytes are free where path will be.
-func checkSpace(path string, need int64) error {
+func checkSpace(verb, path string, need int64) error {
 	dir := existing(path)
 	f, err := unix.StatFS(dir)
 	if err != nil {
 		return base.Wrap("check the space of", dir, err)
 	}
 	if f.FreeBytes < need {
-		return base.Errorf("format", path, base.ErrNoSpace, "%s needed, %s free", base.FormatBytes(need), base.FormatBytes(f.FreeBytes))
+		return base.Errorf(verb, path, base.ErrNoSpace, "%s needed, %s free", base.FormatBytes(need), base.FormatBytes(f.FreeBytes))
 	}
 	return nil
 }

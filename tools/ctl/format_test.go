@@ -42,7 +42,7 @@ func TestHintsFit(t *testing.T) {
 	}
 	dir := t.TempDir()
 	if n := demoFits(dir); n > 0 {
-		if err := checkSpace(dir, demoStoreBytes(n)+metaReserve); err != nil {
+		if err := checkSpace("format", dir, demoStoreBytes(n)+metaReserve); err != nil {
 			t.Errorf("--size %s: %v", FlagBytes(n), err)
 		}
 	}

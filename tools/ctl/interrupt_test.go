@@ -93,7 +93,7 @@ func TestVerifyBatches(t *testing.T) {
 	damage(t, l.target.Dir+"/"+dataName, []byte("small value of no"), 3)
 	l.out.Reset()
 	var moved, total int64
-	l.Progress = func(_ string, n int64) Bar { total = n; return barFunc(func(n int64) { moved += n }) }
+	l.Progress = func(_ string, n int64, _ bool) Bar { total = n; return barFunc(func(n int64) { moved += n }) }
 	err := Verify(t.Context(), l.Env, l.target, VerifyOptions{All: true})
 	if ExitCode(err) != ExitFailure || !strings.Contains(l.out.String(), "wrong: default small: ") || !strings.HasSuffix(l.out.String(), "\n5 objects of 44.0 MiB: 1 wrong\n") {
 		t.Errorf("%v, %q", err, l.out)
@@ -102,7 +102,7 @@ func TestVerifyBatches(t *testing.T) {
 		t.Errorf("the bar moved %d of %d, want %d", moved, total, want)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	l.Progress = func(string, int64) Bar { cancel(); return noBar{} }
+	l.Progress = func(string, int64, bool) Bar { cancel(); return noBar{} }
 	l.out.Reset()
 	if err := Verify(ctx, l.Env, l.target, VerifyOptions{}); ExitCode(err) != ExitInterrupted || l.out.String() != "0 objects of 0 B: right so far\n" {
 		t.Errorf("interrupted: %v, %q", err, l.out)

@@ -84,7 +84,7 @@ func (o *ReplayOptions) check() error {
 	case o.Trace == "":
 		return usage("replay", "which trace? --trace FILE")
 	case o.BlockBytes < 1 || o.BlockBytes > MaxReplayBlock:
-		return usage("replay", "--block-bytes %d: 1 to %s are possible", o.BlockBytes, base.FormatBytes(MaxReplayBlock))
+		return usage("replay", "--block-bytes %s: 1 to %s are possible", FlagBytes(o.BlockBytes), base.FormatBytes(MaxReplayBlock))
 	case o.Limit < 0:
 		return usage("replay", "--limit %d is negative", o.Limit)
 	case !(o.Speed >= 0 && o.Speed <= maxReplaySpeed):

@@ -25,13 +25,13 @@ func TestTrim(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	l.Progress = func(string, int64) Bar { return barFunc(func(int64) { cancel() }) }
+	l.Progress = func(string, int64, bool) Bar { return barFunc(func(int64) { cancel() }) }
 	l.out.Reset()
 	if err := Trim(ctx, l.Env, l.target); ExitCode(err) != ExitInterrupted || !strings.HasPrefix(l.out.String(), "1.0 MiB of free space") {
 		t.Errorf("interrupted: %v, %q", err, l.out)
 	}
 	var moved, total int64
-	l.Progress = func(_ string, n int64) Bar { total = n; return barFunc(func(n int64) { moved += n }) }
+	l.Progress = func(_ string, n int64, _ bool) Bar { total = n; return barFunc(func(n int64) { moved += n }) }
 	l.out.Reset()
 	if err := Trim(t.Context(), l.Env, l.target); err != nil || l.out.String() != "61.0 MiB of free space given back to the devices\n" {
 		t.Errorf("%v, %q", err, l.out)

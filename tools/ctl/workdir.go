@@ -19,6 +19,7 @@ const runningName = "RUNNING"
 // workDir is the directory in which a bench or demo makes its files.
 type workDir struct {
 	path  string
+	there string                 // the nearest directory of path that was there before
 	ours  bool                   // a temporary one, removed whole
 	lock  *unix.FD               // nil where the file system has no locks
 	clean func(dir string) error // removes what the work makes
@@ -29,7 +30,7 @@ type workDir struct {
 // what was made and no more. What killed processes left, in the same place or below temp,
 // is removed first, with a line about it.
 func (e *Env) workDir(verb, named, temp, prefix string, clean func(dir string) error) (*workDir, error) {
-	w := &workDir{path: named, ours: named == "", clean: clean}
+	w := &workDir{path: named, there: existing(named), ours: named == "", clean: clean}
 	var err error
 	if w.ours {
 		e.removeLeft(temp, prefix)
@@ -112,8 +113,8 @@ func lockDir(dir string) (*unix.FD, error) {
 	return f, nil
 }
 
-// close ends the work. It removes what was made unless that is to be kept, and the
-// directory if it is ours.
+// close ends the work. It removes what was made unless that is to be kept, the directory
+// as well.
 func (w *workDir) close(keep bool) error {
 	var errs []error
 	if !keep {
@@ -122,8 +123,12 @@ func (w *workDir) close(keep bool) error {
 	if err := os.Remove(filepath.Join(w.path, runningName)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		errs = append(errs, base.Wrap("remove", runningName, err))
 	}
-	if !keep && w.ours {
+	switch {
+	case keep:
+	case w.ours:
 		errs = append(errs, os.RemoveAll(w.path))
+	default:
+		removeMade(w.path, w.there)
 	}
 	if w.lock != nil {
 		errs = append(errs, w.lock.Close())
