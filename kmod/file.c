@@ -307,9 +307,9 @@ static int do_start(struct ugds_file *f)
 	struct ugds_device *ud = f->ud;
 	int ret;
 
-	mutex_lock(&ud->lock);
+	ugds_lock(ud);
 	ret = ud->gone ? -ENODEV : ugds_start(ud);
-	mutex_unlock(&ud->lock);
+	ugds_unlock(ud);
 	return ret;
 }
 

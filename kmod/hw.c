@@ -33,10 +33,11 @@ MODULE_PARM_DESC(never_stops, "for tests: nothing shows that a controller has st
 #endif
 
 /*
- * Both locks that stopping a controller needs. While the bus recovers from an error
+ * Both locks that starting and stopping a controller needs. While the bus recovers from an error
  * the registers answer nonsense, and what is found then says nothing about the
  * controller; the bus needs device_lock to go on. So this waits, but not for ever: a
- * recovery that failed leaves the device as it is.
+ * recovery that failed leaves the device as it is. Whoever resets the function holds
+ * device_lock, and puts the configuration of before back at the end.
  */
 void ugds_lock(struct ugds_device *ud)
 {
@@ -126,7 +127,7 @@ void ugds_count_revoked(struct ugds_device *ud)
 	mutex_unlock(&ud->hw_lock);
 }
 
-/* Lets the controller reach memory. ud->lock is held. */
+/* Lets the controller reach memory. device_lock and ud->lock are held. */
 int ugds_start(struct ugds_device *ud)
 {
 	int ret = 0;
@@ -134,6 +135,11 @@ int ugds_start(struct ugds_device *ud)
 	mutex_lock(&ud->hw_lock);
 	switch (ud->state) {
 	case UGDS_STOPPED:
+		/* The end of a recovery takes bus mastering away, whoever had set it. */
+		if (pci_channel_offline(ud->pdev)) {
+			ret = -EIO;
+			break;
+		}
 		pci_set_master(ud->pdev);
 		trace_ugds_step(MINOR(ud->dev.devt), UGDS_STEP_START, 0);
 		set_state(ud, UGDS_RUNNING, UGDS_WHY_NONE);
@@ -272,17 +278,20 @@ int ugds_stop(struct ugds_device *ud, u32 timeout_ms, bool reset, u32 *how)
  * Bus mastering goes first: that is what stops a piece of hardware. The model of a
  * controller, in a virtual machine, may have looked memory up when a command began,
  * and go on with it; so the controller is disabled too, which ends its commands.
+ *
+ * The owner is told before either: it must not find a controller that fails and, knowing
+ * nothing, start it again under this. A start or stop of its own waits for hw_lock.
  */
 void ugds_isolate(struct ugds_device *ud, enum ugds_why why)
 {
 	mutex_lock(&ud->hw_lock);
 	if (ud->state == UGDS_RUNNING) {
-		bool off = quiet(ud);
+		bool off;
 		int err;
 
-		/* Told before CSTS changes, so that the owner knows why it does. */
 		trace_ugds_step(MINOR(ud->dev.devt), UGDS_STEP_ISOLATED, why);
 		set_state(ud, UGDS_ISOLATED, why);
+		off = quiet(ud);
 		err = ud->bar ? disable(ud, REVOKE_MS) : 0;
 		trace_ugds_step(MINOR(ud->dev.devt), UGDS_STEP_DISABLE, err);
 		if (!off && err && pci_device_is_present(ud->pdev))

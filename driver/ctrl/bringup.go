@@ -28,7 +28,7 @@ type step struct {
 
 // steps is the bring-up in order (Base 3.5.1).
 var steps = []step{
-	{"start the device", func(d *Device, ctx context.Context) error { return d.hw.Start(ctx) }},
+	{"start the device", (*Device).start},
 	{"read capabilities", (*Device).readCapabilities},
 	{"disable", (*Device).disable},
 	{"configure admin queues", (*Device).configure},
@@ -46,7 +46,6 @@ var steps = []step{
 // any state, and memory of queues may be known to it.
 func (d *Device) bringUp(ctx context.Context) error {
 	start := d.hw.Now()
-	d.broken.Store(false)
 	for _, s := range steps {
 		d.phase.Store(s.name)
 		if err := s.do(d, ctx); err != nil {
@@ -159,7 +158,7 @@ func (d *Device) disable(ctx context.Context) error {
 	err = d.wait(ctx, "RDY = 0", d.timeout(), func(s nvme.CSTS) bool { return !s.Ready() && !s.Gone() })
 	if err != nil && ctx.Err() == nil && !errors.Is(err, base.ErrDeviceGone) {
 		// It does not obey: the hardware may still stop it.
-		if d.hw.Stop(ctx) == nil && d.hw.Start(ctx) == nil {
+		if d.hw.Stop(ctx) == nil && d.start(ctx) == nil {
 			return d.wait(ctx, "RDY = 0 after a reset", d.timeout(), func(s nvme.CSTS) bool { return !s.Ready() && !s.Gone() })
 		}
 	}

@@ -33,10 +33,34 @@ func (d *Device) notice(n hw.Notice) {
 	case hw.NoticeRelease:
 		d.giveBack()
 	case hw.NoticeStopped:
-		d.isolate(base.Errorf("use", d.info.Target, base.ErrIsolated, "%s", n))
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if err := d.cutOff(); err != nil { // else a reset has dealt with it
+			d.isolateHeld(err)
+		}
 	case hw.NoticeGone:
 		d.isolate(base.Errorf("use", d.info.Target, base.ErrDeviceGone, "%s", n))
 	}
+}
+
+// cutOff is an error when the system has stopped the device and no start has followed.
+func (d *Device) cutOff() error {
+	if n, ok := d.hw.(hw.Notifier); ok && n.Stopped() {
+		return base.Errorf("use", d.info.Target, base.ErrIsolated, "%s", hw.NoticeStopped)
+	}
+	return nil
+}
+
+// start starts the hardware, for the bring-up. Notices of before were about what this has
+// ended.
+func (d *Device) start(ctx context.Context) error {
+	if err := d.hw.Start(ctx); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.broken.Store(false)
+	return d.cutOff()
 }
 
 // giveBack ends the use of a device that the system wants: nothing new is taken, what

@@ -1,9 +1,11 @@
 package ctrl_test
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,11 +20,33 @@ import (
 type announced struct {
 	*sim.Sim
 	notices chan hw.Notice
+	stopped atomic.Bool
+	onStart func() // what happens in the middle of a start
+	again   bool   // a start finds the device stopped once more
 	closed  chan struct{}
 	once    sync.Once
 }
 
 func (a *announced) Notices() <-chan hw.Notice { return a.notices }
+
+func (a *announced) Stopped() bool { return a.stopped.Load() }
+
+func (a *announced) Start(ctx context.Context) error {
+	if a.onStart != nil {
+		a.onStart()
+	}
+	a.stopped.Store(a.again)
+	return a.Sim.Start(ctx)
+}
+
+// say gives a notice, and returns when it has been acted on: others that mean nothing
+// have found room behind it.
+func (a *announced) say(n hw.Notice) {
+	a.notices <- n
+	for range cap(a.notices) + 1 {
+		a.notices <- 0
+	}
+}
 
 func (a *announced) Close() error {
 	a.once.Do(func() { close(a.closed) })
@@ -123,6 +147,7 @@ func TestA05ReleaseNotice(t *testing.T) {
 // being closed holds the close up by nothing.
 func TestStoppedNotice(t *testing.T) {
 	a, d, _ := announcedDevice(t)
+	a.stopped.Store(true)
 	a.notices <- hw.NoticeStopped
 	awaitState(t, d, driver.StateIsolated)
 	if err := d.Reset(bg(t)); err != nil {
@@ -141,6 +166,41 @@ func TestStoppedNotice(t *testing.T) {
 	began := time.Now()
 	if err := d.Close(bg(t)); err != nil || time.Since(began) > 8*time.Second {
 		t.Errorf("%v after %v", err, time.Since(began))
+	}
+}
+
+// TestLateNotice: a notice that the device was stopped is about what was before the last
+// start: when that has followed it changes nothing, whether it is read in the middle of a
+// reset or afterwards. A device that was stopped again fails the reset, and the next one
+// brings it back.
+func TestLateNotice(t *testing.T) {
+	a, d, _ := announcedDevice(t)
+	a.say(hw.NoticeStopped)
+	if s, n := d.State(), d.Incarnation(); s != driver.StateReady || n != 0 {
+		t.Fatalf("%v, incarnation %d", s, n)
+	}
+	a.stopped.Store(true)
+	a.say(hw.NoticeStopped)
+	a.onStart = func() { a.say(hw.NoticeStopped) }
+	if s := d.State(); s != driver.StateIsolated {
+		t.Fatal(s)
+	}
+	if err := d.Reset(bg(t)); err != nil {
+		t.Fatal(err)
+	}
+	a.say(hw.NoticeStopped)
+	if err := driver.Flush(bg(t), d); err != nil {
+		t.Error(err)
+	}
+	a.stopped.Store(true)
+	a.say(hw.NoticeStopped)
+	a.again = true
+	if err := d.Reset(bg(t)); !errors.Is(err, base.ErrIsolated) {
+		t.Errorf("stopped during a reset: %v", err)
+	}
+	a.again = false
+	if err := errors.Join(d.Reset(bg(t)), driver.Flush(bg(t), d)); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -68,7 +68,9 @@ func (d *Device) gone(what string) error {
 // refused request. Commands stay in flight until it is confirmed stopped, which a
 // goroutine of its own sees to. It may be called under the lock of a queue.
 func (d *Device) isolate(cause error) {
-	d.isolateIn(d.incarnation.Load(), cause)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.isolateHeld(cause)
 }
 
 // isolateIn is isolate for a fault that was seen in an incarnation: a reset that
@@ -76,9 +78,13 @@ func (d *Device) isolate(cause error) {
 func (d *Device) isolateIn(incarnation uint64, cause error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if incarnation != d.incarnation.Load() {
-		return
+	if incarnation == d.incarnation.Load() {
+		d.isolateHeld(cause)
 	}
+}
+
+// isolateHeld is isolate for a caller that holds mu.
+func (d *Device) isolateHeld(cause error) {
 	switch d.State() {
 	case driver.StateReady:
 	case driver.StateResetting:

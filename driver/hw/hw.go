@@ -85,6 +85,11 @@ type Notifier interface {
 	// Notices returns the channel of the notices. It is closed by Close. The channel
 	// has room for a few; one that finds it full is dropped, since they repeat.
 	Notices() <-chan Notice
+
+	// Stopped tells whether the system has cut the device off since it was started. A
+	// notice of that may be read late, when a Start has ended it already: who acts on
+	// one asks first. It does not wait.
+	Stopped() bool
 }
 
 // Registers is the register window. Offsets are bytes; they come from what the

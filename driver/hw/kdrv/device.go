@@ -16,6 +16,8 @@ import (
 const (
 	// noticeRoom is how many notices wait for a reader.
 	noticeRoom = 4
+	// startTries is how often a start that the kernel cut off is tried again.
+	startTries = 8
 	// closeLimit bounds the stop of Close: the longest CAP.TO, and a reset.
 	closeLimit = 200 * time.Second
 )
@@ -34,6 +36,8 @@ type Device struct {
 	events  *unix.Event
 	notices chan hw.Notice
 	watcher sync.WaitGroup
+	tell    sync.Mutex     // held while the state is read for a notice, and for told
+	told    unix.KdrvState // what the last notice since the last start was about
 
 	// ctl is held by a stop in the kernel, which may outlast the wait of who asked
 	// for it, and by what must not meet one.
@@ -134,43 +138,63 @@ func (b *doorbell) Ring(v uint32) error {
 }
 
 // Start implements hw.Device. A device that the kernel cut off is stopped first: the
-// kernel wants to hear that its owner has noticed.
-func (d *Device) Start(ctx context.Context) error {
-	d.ctl.Lock()
-	defer d.ctl.Unlock()
-	if d.state() == unix.KdrvIsolated {
-		if err := d.stop(ctx); err != nil {
-			return err
-		}
-	}
-	if err := d.usable("start"); err != nil {
-		return err
-	}
-	err := unix.KdrvDoStart(d.fd)
-	switch unix.ErrnoOf(err) {
-	case unix.ESTALE:
-		return base.Errorf("start", d.id.Target, base.ErrIsolated, "%s: %w", d.why(), err)
-	case unix.ENODEV:
-		return base.Errorf("start", d.id.Target, base.ErrDeviceGone, "%w", err)
-	}
-	return base.Wrap("start", d.id.Target, err)
-}
+// kernel wants to hear that its owner has noticed. It waits for a reset by somebody else
+// and for the recovery of the bus from an error.
+func (d *Device) Start(ctx context.Context) error { return d.control(ctx, "start", d.start) }
 
 // Stop implements hw.Device. When ctx ends first the kernel goes on by itself, and
 // the next Stop waits for it.
-func (d *Device) Stop(ctx context.Context) error {
+func (d *Device) Stop(ctx context.Context) error { return d.control(ctx, "stop", d.stop) }
+
+// control has the kernel do something that may outlast ctx. A start whose turn comes when
+// ctx has ended is not done any more: it must not follow a stop that was asked for later.
+func (d *Device) control(ctx context.Context, op string, do func(context.Context) error) error {
 	done := make(chan error, 1)
 	go func() {
 		d.ctl.Lock()
 		defer d.ctl.Unlock()
-		done <- d.stop(ctx)
+		done <- do(ctx)
 	}()
 	select {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		return base.Errorf("stop", d.id.Target, base.ErrTimeout, "%w", ctx.Err())
+		return base.Errorf(op, d.id.Target, base.ErrTimeout, "%w", ctx.Err())
 	}
+}
+
+// start asks the kernel. ctl is held.
+func (d *Device) start(ctx context.Context) (err error) {
+	for range startTries {
+		if ctx.Err() != nil {
+			return base.Errorf("start", d.id.Target, base.ErrTimeout, "%w", ctx.Err())
+		}
+		if d.state() == unix.KdrvIsolated {
+			if err := d.stop(ctx); err != nil {
+				return err
+			}
+		}
+		if err := d.usable("start"); err != nil {
+			return err
+		}
+		d.tell.Lock()
+		d.told = unix.KdrvStopped
+		d.tell.Unlock()
+		err = unix.KdrvDoStart(d.fd)
+		if unix.ErrnoOf(err) != unix.ESTALE { // else it was cut off meanwhile
+			break
+		}
+	}
+	switch unix.ErrnoOf(err) {
+	case unix.ESTALE:
+		return base.Errorf("start", d.id.Target, base.ErrIsolated, "%s, %d times: %w", d.why(), startTries, err)
+	case unix.EIO:
+		return base.WithHint(base.Errorf("start", d.id.Target, base.ErrIsolated, "the bus has not recovered from an error: %w", err),
+			"read the kernel's log; if another reset of the device does not help, power the machine off and on")
+	case unix.ENODEV:
+		return base.Errorf("start", d.id.Target, base.ErrDeviceGone, "%w", err)
+	}
+	return base.Wrap("start", d.id.Target, err)
 }
 
 // stop asks the kernel. ctl is held.
@@ -206,24 +230,31 @@ func (d *Device) arm(n, fd int) error {
 // Notices implements hw.Notifier.
 func (d *Device) Notices() <-chan hw.Notice { return d.notices }
 
+// Stopped implements hw.Notifier.
+func (d *Device) Stopped() bool { return d.state() == unix.KdrvIsolated }
+
 // watch turns changes of the status page into notices, until Close.
 func (d *Device) watch() {
 	defer close(d.notices)
-	last := unix.KdrvStopped
 	for d.events.Wait(context.Background()) == nil {
-		s := d.state()
-		if s == last {
-			continue
-		}
-		last = s
-		n := map[unix.KdrvState]hw.Notice{unix.KdrvIsolated: hw.NoticeStopped, unix.KdrvGone: hw.NoticeGone}[s]
-		if n == 0 {
-			continue
-		}
-		select {
-		case d.notices <- n:
-		default:
-		}
+		d.notify()
+	}
+}
+
+// notify gives notice of a state once since the last start: the event of one change may
+// be read after the next.
+func (d *Device) notify() {
+	d.tell.Lock()
+	defer d.tell.Unlock()
+	s := d.state()
+	n := map[unix.KdrvState]hw.Notice{unix.KdrvIsolated: hw.NoticeStopped, unix.KdrvGone: hw.NoticeGone}[s]
+	if n == 0 || s == d.told {
+		return
+	}
+	d.told = s
+	select {
+	case d.notices <- n:
+	default:
 	}
 }
 

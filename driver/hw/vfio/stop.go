@@ -16,6 +16,7 @@ func (d *Device) Start(ctx context.Context) error {
 	if d.config.gone() {
 		return base.Errorf("start", d.id.Target, base.ErrDeviceGone, "its configuration reads as ones")
 	}
+	d.failed.Store(false)
 	return d.config.setMaster(true)
 }
 

@@ -15,6 +15,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ugds-store/ugds/driver/hw"
@@ -57,6 +58,7 @@ type Device struct {
 
 	events  []*unix.Event
 	notices chan hw.Notice
+	failed  atomic.Bool // the bus has reported an error since the last start
 	work    sync.WaitGroup
 	stop    context.CancelFunc
 }
@@ -185,6 +187,9 @@ func (d *Device) openNotices(ctx context.Context) error {
 		}
 		d.work.Go(func() {
 			for ev.Wait(ctx) == nil {
+				if notice == hw.NoticeStopped {
+					d.failed.Store(true)
+				}
 				select {
 				case d.notices <- notice:
 				default:
@@ -197,6 +202,9 @@ func (d *Device) openNotices(ctx context.Context) error {
 
 // Notices implements hw.Notifier.
 func (d *Device) Notices() <-chan hw.Notice { return d.notices }
+
+// Stopped implements hw.Notifier.
+func (d *Device) Stopped() bool { return d.failed.Load() }
 
 // ID implements hw.Device.
 func (d *Device) ID() hw.ID { return d.id }

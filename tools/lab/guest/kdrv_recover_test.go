@@ -103,6 +103,32 @@ func TestKdrvBusErrorNotice(t *testing.T) {
 	}
 }
 
+// TestKdrvBusErrorStart: an owner that starts a stopped controller while the kernel resets
+// the bus gets one that works, not one from which the end of the recovery takes bus
+// mastering. When the start was before the kernel heard of the error, it is cut off, once.
+func TestKdrvBusErrorStart(t *testing.T) {
+	d := kdrvOpen(t, portSSD)
+	use := func() error {
+		r := newRaw(t, d)
+		own := allocBuffer(t, d, rawChunk)
+		err := errors.Join(d.Start(soon(t)), r.up(), r.access(own.Addr, scratch(rawChunk), true), r.disable(), d.Stop(soon(t)))
+		own.Free()
+		r.free()
+		return err
+	}
+	for round := range 4 {
+		busError(t, busErrors["fatal"])
+		time.Sleep(time.Duration(round) * 20 * time.Millisecond)
+		err := use()
+		if errors.Is(err, base.ErrIsolated) {
+			err = use()
+		}
+		if err != nil {
+			t.Errorf("%d: %v", round, err)
+		}
+	}
+}
+
 func allocBuffer(t testing.TB, d hw.Device, n int64) *hw.Buffer {
 	t.Helper()
 	b, err := d.Alloc(n, "lab")
