@@ -202,6 +202,9 @@ func (b *builder) addSuites(t tree, suites []suite) error {
 			return err
 		}
 		args := u.args
+		if options.count > 1 {
+			args = append([]string{"-test.count", fmt.Sprint(options.count)}, args...)
+		}
 		if options.trace != "" {
 			args = append([]string{"-trace", "/" + traceFile}, args...)
 		}

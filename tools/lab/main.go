@@ -2,7 +2,7 @@
 // write: it boots QEMU with an NVMe controller, an IOMMU and a device BAR as GPU
 // memory, once for each shape of machine, and runs test binaries in the guest.
 //
-//	lab [-full | -kasan] [-jobs N] [-shape REGEXP] [-run REGEXP] [-cache DIR] [-keep]
+//	lab [-full | -kasan] [-jobs N] [-shape REGEXP] [-run REGEXP] [-count N] [-cache DIR] [-keep]
 //
 // It installs what it needs when it runs as root, and takes its kernel from the
 // Debian archive that this machine uses. KVM is used where it works. The exit
@@ -24,7 +24,7 @@ var options struct {
 	shape, run, cache, accel    string
 	cover, trace                string
 	seed                        uint64
-	jobs                        int
+	jobs, count                 int
 }
 
 func say(format string, args ...any) { fmt.Printf("lab: "+format+"\n", args...) }
@@ -38,6 +38,7 @@ func main() {
 	flag.StringVar(&options.shape, "shape", "", "only shapes that match")
 	flag.StringVar(&options.run, "run", "", "only tests that match, as for go test")
 	flag.StringVar(&options.cache, "cache", os.Getenv("UGDS_LAB_CACHE"), "folder for kernels")
+	flag.IntVar(&options.count, "count", 1, "how often each test runs, one boot for all")
 	flag.IntVar(&options.jobs, "jobs", 1, "how many machines run at the same time")
 	flag.Uint64Var(&options.seed, "seed", 0, "of the power cuts; 0 takes one from the clock")
 	flag.StringVar(&options.cover, "cover", "", "file for the cover profile of driver/... in the guests")

@@ -59,7 +59,10 @@ func childFly(t *testing.T, address string) {
 	}
 }
 
-// traceSteps makes the kernel trace what the module does, until the test ends.
+// traceSteps makes the kernel trace what the module does, until the test ends. The names
+// of processes are not recorded: for those the kernel would patch its scheduler's
+// tracepoints while they run, and QEMU's translator does not always see that a
+// breakpoint, by which the kernel patches, is gone again: the kernel then dies of it.
 func traceSteps(t testing.TB) {
 	t.Helper()
 	if _, err := os.Stat(tracing + "events"); err != nil {
@@ -67,6 +70,7 @@ func traceSteps(t testing.TB) {
 			t.Fatal(err)
 		}
 	}
+	writeSys(t, tracing+"options/record-cmd", "0")
 	writeSys(t, tracing+"events/ugds/ugds_step/enable", "1")
 	t.Cleanup(func() { writeSys(t, tracing+"events/ugds/ugds_step/enable", "0") })
 }
