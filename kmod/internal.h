@@ -104,6 +104,7 @@ struct ugds_region {
 	enum ugds_kind kind;
 	u32 id;
 	bool dead;			/* its exporter took it back */
+	bool sorted;			/* segs are, which only those of a dead one may be */
 	struct list_head link;		/* in ugds_file.parked */
 	unsigned long npages;		/* charged */
 	u32 nsegs;

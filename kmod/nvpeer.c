@@ -104,6 +104,7 @@ static int list_pages(struct ugds_region *r, u64 len)
 			last = &r->segs[r->nsegs++];
 			*last = (struct ugds_segment){ addr, UGDS_NVIDIA_PAGE };
 		}
+		cond_resched();
 	}
 	return 0;
 }

@@ -63,8 +63,10 @@ void ugds_unpin(struct ugds_region *r)
 		ugds_flush_iotlb(ud);
 	}
 	trace_ugds_step(MINOR(ud->dev.devt), UGDS_STEP_UNPIN, r->npages);
-	for_each_sgtable_sg(sgt, sg, i)
+	for_each_sgtable_sg(sgt, sg, i) {
 		unpin_user_page_range_dirty_lock(sg_page(sg), sg->length >> PAGE_SHIFT, true);
+		cond_resched();
+	}
 	sg_free_append_table(&r->pinned);
 	ugds_uncharge(r->file, r->npages);
 }

@@ -6,6 +6,7 @@
 #include <linux/mm.h>
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
+#include <linux/sort.h>
 
 #include "internal.h"
 #include "trace.h"
@@ -42,9 +43,11 @@ bool ugds_bounces(struct ugds_device *ud, struct sg_table *sgt)
 
 	if (ugds_iommu(ud) >= UGDS_IOMMU_LAZY)
 		return false;
-	for_each_sgtable_dma_sg(sgt, sg, i)
+	for_each_sgtable_dma_sg(sgt, sg, i) {
 		if (dma_need_sync(&ud->pdev->dev, sg_dma_address(sg)))
 			return true;
+		cond_resched();
+	}
 	return false;
 }
 
@@ -59,6 +62,7 @@ static int walk(struct sg_table *sgt, u64 skip, u64 len, struct ugds_segment *se
 	for_each_sgtable_dma_sg(sgt, sg, i) {
 		u64 addr = sg_dma_address(sg), size = sg_dma_len(sg);
 
+		cond_resched();
 		if (skip >= size) {
 			skip -= size;
 			continue;
@@ -111,26 +115,76 @@ struct ugds_region *ugds_region_new(struct ugds_file *f, enum ugds_kind kind)
 	return r;
 }
 
+static int by_address(const void *a, const void *b)
+{
+	const struct ugds_segment *x = a, *y = b;
+
+	cond_resched(); /* a sort of millions takes seconds */
+	return x->addr < y->addr ? -1 : x->addr > y->addr;
+}
+
+/*
+ * Sorts the segments of a dead region, which nobody gets to see any more, and merges
+ * what touches. ud->lock is held.
+ */
+static void sort_dead(struct ugds_region *d)
+{
+	u32 i, n = 0;
+
+	if (d->sorted)
+		return;
+	sort(d->segs, d->nsegs, sizeof(*d->segs), by_address, NULL);
+	for (i = 1; i < d->nsegs; i++) {
+		struct ugds_segment *last = &d->segs[n], *s = &d->segs[i];
+
+		if (s->addr <= last->addr + last->len)
+			last->len = max(last->len, s->addr + s->len - last->addr);
+		else
+			d->segs[++n] = *s;
+		cond_resched();
+	}
+	d->nsegs = d->nsegs ? n + 1 : 0;
+	d->sorted = true;
+}
+
+/* Tells whether s meets a segment of a dead region, which is sorted. */
+static bool meets(struct ugds_region *d, const struct ugds_segment *s)
+{
+	u32 low = 0, high = d->nsegs;
+
+	while (low < high) {
+		u32 mid = low + (high - low) / 2;
+
+		if (d->segs[mid].addr + d->segs[mid].len <= s->addr)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return low < d->nsegs && d->segs[low].addr < s->addr + s->len;
+}
+
 /*
  * Tells whether bus addresses of r are those of a region that its exporter took back
- * and its owner has not ended. ud->lock is held.
+ * and its owner has not ended. Both may have millions of segments. ud->lock is held.
  */
 static bool overlaps_dead(struct ugds_region *r)
 {
 	struct ugds_region *d;
 	unsigned long id;
-	u32 i, j;
+	u32 i;
 
 	if (!atomic_read(&r->file->dead) || ugds_iommu(r->file->ud) < UGDS_IOMMU_LAZY)
 		return false;
 	xa_for_each(&r->file->regions, id, d) {
+		cond_resched();
 		if (!READ_ONCE(d->dead))
 			continue;
-		for (i = 0; i < d->nsegs; i++)
-			for (j = 0; j < r->nsegs; j++)
-				if (r->segs[j].addr < d->segs[i].addr + d->segs[i].len &&
-				    d->segs[i].addr < r->segs[j].addr + r->segs[j].len)
-					return true;
+		sort_dead(d);
+		for (i = 0; i < r->nsegs; i++) {
+			if (meets(d, &r->segs[i]))
+				return true;
+			cond_resched();
+		}
 	}
 	return false;
 }
@@ -151,6 +205,7 @@ static void drop_parked(struct ugds_file *f, bool all)
 			continue;
 		list_del(&r->link);
 		ugds_region_drop(r);
+		cond_resched();
 	}
 }
 
@@ -247,11 +302,11 @@ void ugds_regions_end(struct ugds_file *f)
 	struct ugds_region *r;
 	unsigned long id;
 
+	drop_parked(f, true); /* first, so that no end looks through them */
 	xa_for_each(&f->regions, id, r) {
 		ugds_region_end(f, id);
 		cond_resched();
 	}
-	drop_parked(f, true);
 }
 
 static void free_pages_of(struct ugds_region *r)

@@ -110,7 +110,11 @@ struct ugds_status {
 	__u32 revoked;		/* regions that their exporters took back, so far */
 };
 
-/* Lets the controller reach memory. ESTALE when it is isolated, ENODEV when gone. */
+/*
+ * Lets the controller reach memory. It waits while somebody resets the function or the
+ * bus recovers from an error. ESTALE when it is isolated, ENODEV when gone, EIO when
+ * the bus does not recover.
+ */
 #define UGDS_IOC_START		_IO(UGDS_IOC_TYPE, 1)
 
 /* Bits of ugds_stop.flags and of ugds_stop.how. */
@@ -132,6 +136,13 @@ struct ugds_stop {
 	__u32 how;		/* out */
 	__u32 reserved;
 };
+
+/*
+ * What the requests for memory have in common. EBUSY with UGDS_WHY_REVOKED: behind an
+ * IOMMU every address that the kernel offered is one of a region that was taken back and
+ * not ended yet. Those are kept off from now on, so asking again may help; ending that
+ * region does.
+ */
 
 /*
  * Pins pages of the caller and maps them for the controller, which may read and

@@ -82,6 +82,9 @@ func (d *Device) refused(op, object string, why unix.KdrvWhy, err error) error {
 		return base.Wrap(op, object, err)
 	case class == nil:
 		return base.Errorf(op, object, err, "%s", why)
+	case class == base.ErrBusy:
+		return base.WithHint(base.Errorf(op, object, class, "the addresses that the kernel offers are those of memory that was taken back: %w", err),
+			"detach that memory, or ask again: each time other addresses are tried")
 	}
 	return base.Errorf(op, object, class, "%s: %w", why, err)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/driver/ctrl"
 	"github.com/ugds-store/ugds/driver/hw"
+	"github.com/ugds-store/ugds/driver/hw/kdrv"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/testenv"
 	"github.com/ugds-store/ugds/internal/unix"
@@ -306,12 +307,47 @@ func TestKdrvDeadAddress(t *testing.T) {
 	const n = rawChunk
 	d := kdrvOpen(t, 0)
 	buf, _ := gpuMemory(t, 0, n, 0)
-	dead, err := d.MapFD(buf.Int(), 0, n)
+	again := func() (hw.Mapping, error) { return d.MapFD(buf.Int(), 0, n) }
+	dead, err := again()
 	if err != nil {
 		t.Fatal(err)
 	}
-	gone := dead.Segments()[0]
 	gpuRevoke(t, buf, false)
+	keepsOff(t, d, dead, again)
+	if !withNVIDIA(t, d) {
+		return
+	}
+	const pages = 24 // each is a segment of its own behind an IOMMU, and they do not ascend
+	addr, _ := nvMemory(t, 48*base.MiB, pages*nvPage)
+	again = func() (hw.Mapping, error) { return d.MapNVIDIA(addr, pages*nvPage) }
+	if dead, err = again(); err != nil {
+		t.Fatal(err)
+	}
+	nvFree(t, addr)
+	keepsOff(t, d, dead, again)
+}
+
+// patiently asks again for memory while all the addresses that were tried are dead ones,
+// which takes them out of the way.
+func patiently[T any](t testing.TB, ask func() (T, error)) T {
+	t.Helper()
+	for n := 0; ; n++ {
+		v, err := ask()
+		if err == nil {
+			return v
+		}
+		if n == 8 || !errors.Is(err, base.ErrBusy) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// keepsOff maps memory, that of the dead region too, and looks at its addresses; and once
+// more when the dead region is ended.
+func keepsOff(t *testing.T, d *kdrv.Device, dead hw.Mapping, remap func() (hw.Mapping, error)) {
+	t.Helper()
+	const n = rawChunk
+	gone := dead.Segments()
 	if v, ok := dead.(hw.Revocable); !ok || !v.Revoked() {
 		t.Fatal("it was not taken back")
 	}
@@ -319,19 +355,15 @@ func TestKdrvDeadAddress(t *testing.T) {
 		var maps []hw.Mapping
 		for range 8 {
 			mem := region(t, n, 1)
-			m, err := d.Map(mem.CPU())
-			if err != nil {
-				t.Fatal(err)
-			}
-			again, err := d.MapFD(buf.Int(), 0, n)
-			if err != nil {
-				t.Fatal(err)
-			}
-			b := allocBuffer(t, d, n)
+			m := patiently(t, func() (hw.Mapping, error) { return d.Map(mem.CPU()) })
+			again := patiently(t, remap)
+			b := patiently(t, func() (*hw.Buffer, error) { return d.Alloc(n, "lab") })
 			defer b.Free()
 			for _, s := range append(append(m.Segments(), again.Segments()...), hw.Seg{Addr: b.Addr, Len: n}) {
-				if s.Addr < gone.Addr+gone.Len && gone.Addr < s.Addr+s.Len {
-					hit++
+				for _, g := range gone {
+					if s.Addr < g.Addr+g.Len && g.Addr < s.Addr+s.Len {
+						hit++
+					}
 				}
 			}
 			maps = append(maps, m, again)
@@ -350,5 +382,5 @@ func TestKdrvDeadAddress(t *testing.T) {
 	if err := dead.Unmap(); err != nil {
 		t.Error(err)
 	}
-	t.Logf("afterwards %d pieces had its addresses", hits()) // which the kernel likes to give again
+	t.Logf("of %d segments; afterwards %d pieces had its addresses", len(gone), hits()) // which the kernel likes to give again
 }
