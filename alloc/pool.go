@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ugds-store/ugds/internal/base"
 )
@@ -46,10 +47,10 @@ type device struct {
 	first    uint64 // first block of slab 0
 	base     uint32 // number of slab 0 in Pool.slabs
 	slabs    uint32
-	used     uint64 // blocks handed out
-	inFlight uint32 // discards
-	free     bitset // slabs in state slabFree
-	dirty    bitset // those of free that wait for a discard
+	used     uint64       // blocks handed out
+	inFlight atomic.Int32 // discards; changed under mu
+	free     bitset       // slabs in state slabFree
+	dirty    bitset       // those of free that wait for a discard
 }
 
 // classState is what the slabs of one class have together.

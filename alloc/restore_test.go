@@ -48,7 +48,7 @@ func FuzzRestore(f *testing.F) {
 				}
 				continue
 			}
-			d := p.devs[e.Dev]
+			d := &p.devs[e.Dev]
 			if last := e.Start + uint64(e.Blocks); e.Start < d.first || last > d.first+uint64(d.slabs)<<p.t.shift {
 				t.Fatalf("took %v, which lies outside", e)
 			}

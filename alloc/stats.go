@@ -64,7 +64,7 @@ func (p *Pool) Stats() Stats {
 		d := &p.devs[i]
 		ds := DeviceStats{
 			Slabs: int(d.slabs), FreeSlabs: int(d.free.n), Allocated: int64(d.used) * base.StoreBlock,
-			DiscardCandidates: int(d.dirty.n), DiscardsInFlight: int(d.inFlight),
+			DiscardCandidates: int(d.dirty.n), DiscardsInFlight: int(d.inFlight.Load()),
 		}
 		s.Allocated += ds.Allocated
 		s.DiscardCandidates += ds.DiscardCandidates
@@ -82,12 +82,9 @@ type space struct {
 }
 
 func (p *Pool) space() space {
-	s := space{slab: int64(p.t.slab) * base.StoreBlock, freeSlabs: int64(p.free)}
+	s := space{slab: int64(p.t.slab) * base.StoreBlock, freeSlabs: int64(p.free), inFlight: int64(p.DiscardsInFlight())}
 	for c := range p.t.classes {
 		s.freeSlots += int64(p.class[c].free) * int64(p.t.classes[c].blocks) * base.StoreBlock
-	}
-	for i := range p.devs {
-		s.inFlight += int64(p.devs[i].inFlight)
 	}
 	return s
 }
