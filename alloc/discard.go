@@ -18,18 +18,18 @@ func (p *Pool) TakeDiscard() (Extent, bool) {
 	p.seal()
 	d := &p.devs[0]
 	for i := range p.devs[1:] {
-		if o := &p.devs[1+i]; o.dirty.n > d.dirty.n {
+		if o := &p.devs[1+i]; o.dirty.Len() > d.dirty.Len() {
 			d = o
 		}
 	}
-	if d.dirty.n == 0 {
+	if d.dirty.Len() == 0 {
 		return Extent{}, false
 	}
-	i := d.dirty.first()
+	i := d.dirty.First()
 	s := &p.slabs[d.base+i]
 	d.inFlight.Add(1)
 	if mutant.On(mutant.HandOutDuringDiscard) {
-		d.dirty.remove(i)
+		d.dirty.Remove(i)
 		s.leaked++
 	} else {
 		p.claim(d, i)
@@ -66,7 +66,7 @@ func (p *Pool) doneDiscard(e Extent) string {
 		return "it is not in flight"
 	default:
 		s.kind = slabFree
-		d.free.add(g - d.base)
+		d.free.Add(g - d.base)
 		p.free++
 	}
 	d.inFlight.Add(-1)
@@ -95,8 +95,8 @@ func (p *Pool) WantDiscards() (n int) {
 			if p.slabs[dev.base+i].kind != slabFree {
 				continue
 			}
-			if n++; !dev.dirty.has(i) {
-				dev.dirty.add(i)
+			if n++; !dev.dirty.Has(i) {
+				dev.dirty.Add(i)
 			}
 		}
 	}

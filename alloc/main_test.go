@@ -45,8 +45,8 @@ func checkPool(t testing.TB, p *Pool) {
 		s := &p.slabs[g]
 		d := &p.devs[s.dev]
 		i := uint32(g) - d.base
-		if (s.kind == slabFree) != d.free.has(i) || d.dirty.has(i) && s.kind != slabFree {
-			t.Fatalf("slab %d of kind %d: free %v, dirty %v", g, s.kind, d.free.has(i), d.dirty.has(i))
+		if (s.kind == slabFree) != d.free.Has(i) || d.dirty.Has(i) && s.kind != slabFree {
+			t.Fatalf("slab %d of kind %d: free %v, dirty %v", g, s.kind, d.free.Has(i), d.dirty.Has(i))
 		}
 		if (run > 0) != (s.kind == slabRunOn) {
 			t.Fatalf("slab %d of kind %d with %d slabs of a run to come", g, s.kind, run)

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/bitset"
 )
 
 // MaxSlabs is the most slabs of a pool. A slab costs 32 bytes of memory plus a
@@ -49,8 +50,8 @@ type device struct {
 	slabs    uint32
 	used     uint64       // blocks handed out
 	inFlight atomic.Int32 // discards; changed under mu
-	free     bitset       // slabs in state slabFree
-	dirty    bitset       // those of free that wait for a discard
+	free     bitset.Set   // slabs in state slabFree
+	dirty    bitset.Set   // those of free that wait for a discard
 }
 
 // classState is what the slabs of one class have together.
@@ -82,8 +83,8 @@ func New(g Geometry) (*Pool, error) {
 	for i, s := range g.Devices {
 		d := &p.devs[i]
 		*d = device{first: s.FirstBlock, base: next, slabs: s.Slabs,
-			free: newBitset(s.Slabs), dirty: newBitset(s.Slabs)}
-		d.free.fill(s.Slabs)
+			free: bitset.New(s.Slabs), dirty: bitset.New(s.Slabs)}
+		d.free.Fill(s.Slabs)
 		for g := next; g < next+s.Slabs; g++ {
 			p.slabs[g].dev = uint8(i)
 		}
@@ -264,11 +265,11 @@ func (p *Pool) useSlot(s *slab, c *class, i uint32) {
 func (p *Pool) openSlab() uint32 {
 	d := &p.devs[0]
 	for i := range p.devs[1:] {
-		if o := &p.devs[1+i]; o.free.n > d.free.n {
+		if o := &p.devs[1+i]; o.free.Len() > d.free.Len() {
 			d = o
 		}
 	}
-	i := d.free.first()
+	i := d.free.First()
 	p.claim(d, i)
 	return d.base + i
 }
@@ -276,10 +277,10 @@ func (p *Pool) openSlab() uint32 {
 // claim takes slab i of d out of the free ones. A discard that nobody took up
 // is dropped.
 func (p *Pool) claim(d *device, i uint32) {
-	d.free.remove(i)
+	d.free.Remove(i)
 	p.free--
-	if d.dirty.has(i) {
-		d.dirty.remove(i)
+	if d.dirty.Has(i) {
+		d.dirty.Remove(i)
 	}
 }
 
@@ -349,8 +350,8 @@ func (p *Pool) empty(g uint32) {
 	s := &p.slabs[g]
 	s.kind = slabFree
 	d := &p.devs[s.dev]
-	d.free.add(g - d.base)
-	d.dirty.add(g - d.base)
+	d.free.Add(g - d.base)
+	d.dirty.Add(g - d.base)
 	p.free++
 }
 

@@ -1,6 +1,10 @@
 package alloc
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"github.com/ugds-store/ugds/internal/bitset"
+)
 
 // Kinds of slabs.
 const (
@@ -65,7 +69,7 @@ func (w *wordPool) put(u uint32) {
 // openBits makes all slots of s free.
 func (p *Pool) openBits(s *slab, c *class) {
 	if c.slots <= 64 {
-		s.bits = ones(uint64(c.slots))
+		s.bits = bitset.Ones(uint64(c.slots))
 		return
 	}
 	s.words = p.words.get()
@@ -75,10 +79,10 @@ func (p *Pool) openBits(s *slab, c *class) {
 		w[i] = ^uint64(0)
 	}
 	if r := c.slots % 64; r != 0 {
-		w[n-1] = ones(uint64(r))
+		w[n-1] = bitset.Ones(uint64(r))
 	}
 	clear(w[n:]) // the last group may reach into them
-	s.bits = ones(uint64((n + 1<<c.group - 1) >> c.group))
+	s.bits = bitset.Ones(uint64((n + 1<<c.group - 1) >> c.group))
 }
 
 // closeBits gives the bitmap of s back.

@@ -63,8 +63,8 @@ func (p *Pool) Stats() Stats {
 	for i := range p.devs {
 		d := &p.devs[i]
 		ds := DeviceStats{
-			Slabs: int(d.slabs), FreeSlabs: int(d.free.n), Allocated: int64(d.used) * base.StoreBlock,
-			DiscardCandidates: int(d.dirty.n), DiscardsInFlight: int(d.inFlight.Load()),
+			Slabs: int(d.slabs), FreeSlabs: int(d.free.Len()), Allocated: int64(d.used) * base.StoreBlock,
+			DiscardCandidates: int(d.dirty.Len()), DiscardsInFlight: int(d.inFlight.Load()),
 		}
 		s.Allocated += ds.Allocated
 		s.DiscardCandidates += ds.DiscardCandidates

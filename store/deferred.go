@@ -30,6 +30,9 @@ func (s *Store) deferWrite(ctx context.Context, p *putItem) bool {
 	if !buf.ok() {
 		return false
 	}
+	// Before the copy: buffers and slots that are taken together follow each other
+	// in memory and on the device.
+	p.it.v.exts, p.it.err = s.allocate(ctx, p.ext[:0], n)
 	b := s.stage.bytes(buf, base.AlignUp(n, base.StoreBlock))
 	if !p.it.cur.copyOut(b[:n]) {
 		s.stage.put(buf)
@@ -42,6 +45,5 @@ func (s *Store) deferWrite(ctx context.Context, p *putItem) bool {
 	}
 	p.it.endPiece(n)
 	p.op.buf = buf
-	p.it.v.exts, p.it.err = s.allocate(ctx, p.ext[:0], n)
 	return true
 }

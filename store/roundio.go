@@ -154,9 +154,7 @@ func (p *roundPart) land(s *Store, w *roundDevice) {
 	// The device's own deadlines bound the wait.
 	for p.err == nil && p.batch.Wait(context.Background()) != nil {
 	}
-	// Backwards: the buffers are a stack, and what follows on the device should
-	// come to follow in memory as well, so that the next round's segments join.
-	for i := len(p.batch.Reqs) - 1; i >= 0; i-- {
+	for i := range p.batch.Reqs {
 		r := &p.batch.Reqs[i]
 		err := p.err
 		if err == nil {
@@ -167,7 +165,7 @@ func (p *roundPart) land(s *Store, w *roundDevice) {
 			path = ownWrite
 			w.mark = err == nil
 		} else {
-			for _, o := range slices.Backward(p.of[i]) {
+			for _, o := range p.of[i] {
 				o.err = err
 				s.stage.put(o.buf)
 				o.buf = stageBuf{}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/bitset"
 )
 
 // staging is the bounded pool of bounce buffers: one region, cut into buffers of
@@ -17,39 +18,40 @@ type staging struct {
 	class  [3]stageClass
 }
 
-// stageClass holds the buffers of one size as a stack: what was used last is still
-// in the processor's caches.
+// stageClass holds the buffers of one size. The lowest one that is free is taken:
+// what is used by turns is neighbours, which the device gets as one segment, and is
+// still in the processor's caches.
 type stageClass struct {
 	size int64
+	base int64 // offset of the first into the region
 	n    int64 // buffers in all
 	lost atomic.Int64
 	gone chan struct{} // closed when every buffer is lost
 
 	mu      sync.Mutex
-	free    []int64 // offsets into the region
+	free    bitset.Set
 	waiting int
 	back    chan struct{} // has a token when a waiter should look again
 }
 
-// take gives the buffer that was used last.
 func (c *stageClass) take() (off int64, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	k := len(c.free) - 1
-	if k < 0 {
+	if c.free.Len() == 0 {
 		return 0, false
 	}
-	off, c.free = c.free[k], c.free[:k]
-	if k > 0 {
+	i := c.free.First()
+	c.free.Remove(i)
+	if c.free.Len() > 0 {
 		c.tell()
 	}
-	return off, true
+	return c.base + int64(i)*c.size, true
 }
 
 func (c *stageClass) give(off int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.free = append(c.free, off)
+	c.free.Add(uint32((off - c.base) / c.size))
 	c.tell()
 }
 
@@ -100,12 +102,10 @@ func newStaging(total int64, devs []driver.Device) (*staging, error) {
 	for i, size := range [3]int64{4 * base.KiB, 64 * base.KiB, PieceBytes} {
 		n := share[i] / size
 		c := &st.class[i]
-		c.size, c.n, c.gone, c.back = size, n, make(chan struct{}), make(chan struct{}, 1)
-		c.free = make([]int64, n)
-		for k := range c.free { // the lowest is taken first
-			c.free[n-1-int64(k)] = off
-			off += size
-		}
+		c.size, c.base, c.n, c.gone, c.back = size, off, n, make(chan struct{}), make(chan struct{}, 1)
+		c.free = bitset.New(uint32(n))
+		c.free.Fill(uint32(n))
+		off += n * size
 	}
 	return st, nil
 }
