@@ -56,7 +56,7 @@ const (
 // what QEMU's controller cannot do, to fail a chosen command or to keep one while it
 // is reset; TestDeviceHangs, TestDeviceMediaError and TestDeviceFailedFlush stand for them. The
 // others have nothing to do with how completions are noticed, and run polled only.
-const skipped = `^TestDeviceContract$/./^(IsolateInFlight|ResetBounded|FailedEntry|FailedFlushIsolates)$` +
+const skipped = `^TestDeviceContract$/./^(IsolateInFlight|ResetBounded|FailedEntry|I10FailedPart|FailedFlushIsolates)$` +
 	`|^TestDeviceContract$/^(interrupts|hybrid)$/^(Geometry|C[0-9].*|MixedBatch|BatchLimits|Fields|StaleGeneration|AttachDetach|WriteZeroes|` +
 	`Discard|I10Counters|AfterClose)$|^Test.*Child$`
 
