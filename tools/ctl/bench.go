@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/unix"
 	"github.com/ugds-store/ugds/tools/bench"
 )
 
@@ -110,6 +111,9 @@ func runBench(ctx context.Context, e *Env, t *Target, o BenchOptions) (err error
 		return benchGather(ctx, e, t, &o)
 	case &benchDevices:
 		return benchDevice(ctx, e, t, &o)
+	}
+	if err := mayMake(o.HTML); err != nil {
+		return err
 	}
 	plan := bench.Plan{Rounds: o.Rounds, Seed: o.Seed}
 	if plan.Groups, err = benchGroups(&o); err != nil {
@@ -252,7 +256,32 @@ func benchGroups(o *BenchOptions) ([]bench.Group, error) {
 		}
 		s.Subjects = append(s.Subjects, full)
 	}
-	return s.Groups(), nil
+	groups := s.Groups()
+	if len(groups) == 0 {
+		return nil, usage("bench", "--durability %s: of put, mixed and delete only", o.Sync)
+	}
+	for i, subject := range s.Subjects[1:] {
+		takes := func(g bench.Group) bool { return slices.Contains(g.Subjects, subject) }
+		if slices.Contains(o.Given, "against") && !slices.ContainsFunc(groups, takes) {
+			return nil, usage("bench", "--against %s: it can do none of these cases; docs/performance.md tells which it can", o.Against[i])
+		}
+	}
+	return groups, nil
+}
+
+// mayMake refuses a page that could not be written when all is measured.
+func mayMake(page string) error {
+	st, err := os.Stat(page)
+	switch {
+	case page == "" || page == Std || err == nil && !st.IsDir() && !st.Mode().IsRegular():
+		return nil
+	case err == nil && st.IsDir():
+		return usage("bench", "--html %s is a directory", page)
+	}
+	if err := unix.MayWrite(filepath.Dir(page)); err != nil {
+		return base.WithHint(base.Errorf("bench", page, base.ErrReadOnly, "nothing can be made in its directory: %w", err), "--html goes elsewhere")
+	}
+	return nil
 }
 
 // benchPlace finds the store and the raw device that the user named.

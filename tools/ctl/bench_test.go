@@ -137,6 +137,22 @@ func TestBenchRefusals(t *testing.T) {
 			t.Errorf("%s: %v", c.given, err)
 		}
 	}
+	for name, change := range map[string]func(*BenchOptions){
+		"--against loop":  func(o *BenchOptions) { o.Against, o.Sync, o.Given = []string{"loop"}, "relaxed", []string{"against"} },
+		"--durability":    func(o *BenchOptions) { o.Ops, o.Sync = []string{"get"}, "sync" },
+		"is a directory":  func(o *BenchOptions) { o.HTML = t.TempDir() },
+		"--html goes els": func(o *BenchOptions) { o.HTML = filepath.Join(t.TempDir(), "none", "x.html") },
+	} {
+		o := smallBench(t)
+		o.Exec = func(context.Context, []byte) ([]byte, error) {
+			t.Errorf("%s: measured", name)
+			return nil, errors.New("x")
+		}
+		change(&o)
+		if _, err := l.bench(t.Context(), o); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 	o := smallBench(t)
 	o.Scale, o.Rounds = []int{1000}, 0
 	if _, err := l.bench(t.Context(), o); ExitCode(err) != ExitUsage {

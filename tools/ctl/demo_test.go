@@ -108,8 +108,15 @@ func TestDemoTakesOver(t *testing.T) {
 	if left, err := os.ReadDir(named); err != nil || len(left) != 1 || left[0].Name() != "mine" {
 		t.Errorf("left: %v %v", left, err)
 	}
-	if err := Demo(t.Context(), e, &Target{Dir: filepath.Join(temp, "ugds-demo-4")}, o); !errors.Is(err, base.ErrInUse) {
+	running := filepath.Join(temp, "ugds-demo-4")
+	if err := Demo(t.Context(), e, &Target{Dir: running}, o); !errors.Is(err, base.ErrInUse) {
 		t.Errorf("where another one runs: %v", err)
+	}
+	if err := os.Remove(filepath.Join(running, runningName)); err != nil {
+		t.Fatal(err)
+	}
+	if err := Demo(t.Context(), e, &Target{Dir: running}, o); !errors.Is(err, base.ErrInUse) {
+		t.Errorf("where another one begins: %v", err)
 	}
 }
 

@@ -45,7 +45,10 @@ func (t *trace) next() (*traceRequest, error) {
 			continue
 		}
 		r := &traceRequest{Timestamp: -1}
-		if err := json.Unmarshal(b, r); err != nil {
+		var odd *json.UnmarshalTypeError
+		if err := json.Unmarshal(b, r); errors.As(err, &odd) {
+			return nil, base.Errorf("replay", t.name, base.ErrInvalid, "line %d: %s cannot be a %s", t.line, orElse(odd.Field, "a request"), odd.Value)
+		} else if err != nil {
 			return nil, base.Errorf("replay", t.name, base.ErrInvalid, "line %d: %w", t.line, err)
 		}
 		if r.IDs == nil || r.Timestamp < 0 {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/unix"
@@ -40,7 +41,9 @@ func (e *Env) workDir(verb, named, temp, prefix string, clean func(dir string) e
 	} else if err = e.takeNamed(verb, named, clean); err != nil {
 		return nil, err
 	}
-	w.lock, _ = lockDir(w.path)
+	if w.lock, err = lockDir(w.path); errors.Is(err, syscall.EAGAIN) { // begun in this moment
+		return nil, inUse(verb, named)
+	}
 	if err := os.WriteFile(filepath.Join(w.path, runningName), nil, 0o600); err != nil {
 		return nil, errors.Join(base.Wrap(verb, w.path, pathCause(err)), w.close(false))
 	}
@@ -53,7 +56,7 @@ func (e *Env) takeNamed(verb, dir string, clean func(dir string) error) error {
 		return base.Wrap(verb, dir, pathCause(err))
 	}
 	if left, err := leftBehind(dir); err != nil {
-		return base.WithHint(base.Errorf(verb, dir, base.ErrInUse, "another one works there"), "wait for it, or name another directory")
+		return inUse(verb, dir)
 	} else if left {
 		if err := errors.Join(clean(dir), os.Remove(filepath.Join(dir, runningName))); err != nil {
 			return err
@@ -68,6 +71,10 @@ func (e *Env) takeNamed(verb, dir string, clean func(dir string) error) error {
 		return base.WithHint(base.Errorf(verb, dir, base.ErrExists, "the directory is not empty"), "name a new one")
 	}
 	return nil
+}
+
+func inUse(verb, dir string) error {
+	return base.WithHint(base.Errorf(verb, dir, base.ErrInUse, "another one works there"), "wait for it, or name another directory")
 }
 
 // removeLeft removes temporary directories of this user whose process was killed.

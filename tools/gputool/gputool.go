@@ -51,7 +51,7 @@ func Open(name string) (*GPU, error) {
 		return nil, err
 	}
 	if all := len(g.Backend.Devices()); n >= all {
-		return nil, errors.Join(base.Errorf("use", "gpu "+name, base.ErrNotFound, "there are %d", all), g.Backend.Close())
+		return nil, errors.Join(base.Errorf("use", "gpu "+name, base.ErrNotFound, "the library has %d", all), g.Backend.Close())
 	}
 	return g, nil
 }
