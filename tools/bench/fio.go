@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"os/exec"
+	"runtime"
 	"strconv"
 
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/unix"
 )
 
 // FindFio is the path of fio, or "" when it is not installed.
@@ -47,11 +49,15 @@ func runFio(ctx context.Context, c Case) (*Sample, error) {
 	if depth == 0 {
 		depth = c.Batch
 	}
-	out, err := exec.CommandContext(ctx, c.Place.Fio, "--name=bench", "--filename="+c.Place.rawPath(), "--readonly",
+	runtime.LockOSThread() // it ends with this process
+	defer runtime.UnlockOSThread()
+	cmd := exec.CommandContext(ctx, c.Place.Fio, "--name=bench", "--filename="+c.Place.rawPath(), "--readonly",
 		"--rw=randread", "--bs="+strconv.FormatInt(c.stride(), 10), "--size="+strconv.FormatInt(c.payload(), 10),
 		"--loops="+strconv.Itoa(fioPasses), "--ioengine=io_uring", "--iodepth="+strconv.Itoa(depth), "--direct=1",
 		"--fixedbufs=1", "--registerfiles=1", "--randseed="+strconv.FormatUint(c.Seed&(1<<31-1), 10),
-		"--output-format=json").Output()
+		"--output-format=json")
+	cmd.SysProcAttr = unix.DieWithParent()
+	out, err := cmd.Output()
 	if err != nil {
 		return nil, base.Wrap("run", c.Place.Fio, err)
 	}
