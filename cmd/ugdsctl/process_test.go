@@ -433,26 +433,17 @@ func TestBenchKilled(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		var child string
-		for end := time.Now().Add(time.Minute); child == "" && time.Now().Before(end); time.Sleep(time.Millisecond) {
-			tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", cmd.Process.Pid))
-			for _, task := range tasks {
-				list, _ := os.ReadFile(task) // the task may have ended
-				child += strings.TrimSpace(string(list))
-			}
-		}
-		if child == "" {
-			t.Fatal("no process of a case was seen")
-		}
+		child := stopChild(t, cmd.Process.Pid)
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-			status, err := os.ReadFile("/proc/" + child + "/status")
-			if err != nil || bytes.Contains(status, []byte("State:\tZ")) {
+			state := processState(child)
+			if state == "" || state == "Z" {
 				break
 			}
 			if time.Now().After(end) {
-				t.Fatalf("process %s lives on", child)
+				_ = syscall.Kill(child, syscall.SIGKILL)
+				t.Fatalf("process %d lives on", child)
 			}
 		}
 		_, errs, code := call(t, "", "bench", "--dir", dir, "--op", "put", "--size", "4KiB", "--bytes", "1MiB", "--rounds", "1", "--against", "raw")
@@ -463,4 +454,32 @@ func TestBenchKilled(t *testing.T) {
 			t.Errorf("left: %v", left)
 		}
 	}
+}
+
+// stopChild stops a process that pid has started, so that it cannot end by itself.
+func stopChild(t *testing.T, pid int) (child int) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+		for _, task := range tasks {
+			list, _ := os.ReadFile(task) // the task may have ended
+			if n, _ := fmt.Sscan(string(list), &child); n == 0 || syscall.Kill(child, syscall.SIGSTOP) != nil {
+				continue
+			}
+			for state := "R"; state != "" && state != "Z"; state = processState(child) {
+				if state == "T" {
+					return child
+				}
+			}
+		}
+	}
+	t.Fatal("no process of a case was seen")
+	return 0
+}
+
+// processState is the letter that the kernel shows of a process, "" if it is gone.
+func processState(pid int) string {
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	return rest[:min(len(rest), 1)]
 }
