@@ -38,8 +38,8 @@ func testFailedEntry(t *testing.T, h Harness) {
 	}
 }
 
-// testFailedPart: of a request that is cut, one part of which fails, the device counts
-// the bytes that the answer tells, whatever the others have moved (I10).
+// testFailedPart: of a request one part of which fails, on a device that cuts it, the
+// device counts the bytes that the answer tells, whatever the others have moved (I10).
 func testFailedPart(t *testing.T, h Harness) {
 	need(t, h.Fail != nil, "make a command fail")
 	d, in := h.Dev, h.Dev.Info()
@@ -54,7 +54,7 @@ func testFailedPart(t *testing.T, h Harness) {
 		}
 		done += reqs[0].Done
 	}
-	if s := d.Stats(); s.ReadBytes != done || s.Reads != 0 || s.Errors != 3 || s.Commands < 12 {
+	if s := d.Stats(); s.ReadBytes != done || s.Reads != 0 || s.Errors != 3 {
 		t.Errorf("%+v; the answers tell of %d bytes", s, done)
 	}
 }
