@@ -216,6 +216,12 @@ var shapes = []shape{
 		devices: devices, images: images, suites: replaySuite("vfio"),
 	},
 	{
+		name: "cuts-long", long: true, cuts: 10, iommu: true, append: noKernelDriver,
+		modules: []string{"vfio-pci", "vfio_iommu_type1", "virtio_blk", "ext4"},
+		devices: cutDevices(),
+		suites:  []suite{{name: "cut", pkg: "tools/lab/guest", args: []string{"-transport", "vfio", "-test.run", "^TestCut$"}}},
+	},
+	{
 		name: "surprise", long: true, iommu: true, append: noKernelDriver,
 		modules: []string{"vfio-pci", "vfio_iommu_type1"},
 		devices: devices, images: images,
@@ -228,12 +234,6 @@ var shapes = []shape{
 	},
 	{
 		name: "cuts", cuts: 3, iommu: true, append: noKernelDriver,
-		modules: []string{"vfio-pci", "vfio_iommu_type1", "virtio_blk", "ext4"},
-		devices: cutDevices(),
-		suites:  []suite{{name: "cut", pkg: "tools/lab/guest", args: []string{"-transport", "vfio", "-test.run", "^TestCut$"}}},
-	},
-	{
-		name: "cuts-long", long: true, cuts: 10, iommu: true, append: noKernelDriver,
 		modules: []string{"vfio-pci", "vfio_iommu_type1", "virtio_blk", "ext4"},
 		devices: cutDevices(),
 		suites:  []suite{{name: "cut", pkg: "tools/lab/guest", args: []string{"-transport", "vfio", "-test.run", "^TestCut$"}}},
@@ -270,8 +270,10 @@ func (s *shape) args(dir string) []string {
 }
 
 func (s *shape) cmdline() string {
-	// A busy machine is too slow for the kernel's check of its timer.
-	out := "console=ttyS0 panic=-1 quiet no_timer_check " + s.append
+	// A busy machine is too slow for the kernel's check of its timer, and may let a
+	// processor of the guest stand still for many seconds: a lockup is one of a minute, and
+	// then all processors say where they are. What hangs for good misses a deadline.
+	out := "console=ttyS0 panic=-1 quiet no_timer_check watchdog_thresh=30 softlockup_all_cpu_backtrace=1 " + s.append
 	if s.iommu {
 		out += " intel_iommu=on"
 	}
