@@ -57,8 +57,15 @@ func (w *watched) one(write func() error) {
 	}
 }
 
+// copies writes a block, and its last bytes behind all others: one copy, as one kernel,
+// stores its bytes in any order.
+func copies(s gpu.Stream, to gpu.Ptr, b []byte) error {
+	last := len(b) - 8
+	return s.Copy(gpu.Copy{Dev: to, Host: b[:last]}, gpu.Copy{Dev: to + gpu.Ptr(last), Host: b[last:]})
+}
+
 // TestRealWatch: a kernel that waits sees what is written while it does, the last bytes
-// and all before them: by the copy engine, by a kernel of another stream, and in pinned
+// and all before them: by the copy engine, by kernels of another stream, and in pinned
 // memory by the processor. One that waits for nothing ends in time.
 func TestRealWatch(t *testing.T) {
 	b, d := realDevice(t)
@@ -73,13 +80,16 @@ func TestRealWatch(t *testing.T) {
 	rng := testenv.Seed(t)
 	began := time.Now()
 	for name, write := range map[string]func() error{
-		"copy engine": func() error { return writer.Copy(gpu.Copy{Dev: w.block, Host: source}) },
+		"copy engine": func() error { return copies(writer, w.block, source) },
 		"copy engine and flush": func() error {
-			return errors.Join(writer.Copy(gpu.Copy{Dev: w.block, Host: source}), d.FlushWrites())
+			return errors.Join(copies(writer, w.block, source), d.FlushWrites())
 		},
-		"kernel of another stream": func() error {
-			gpu.PutMove(pin.Bytes()[watchTable:], 0, gpu.Move{Src: pin.Ptr() + watchSource, Dst: w.block, N: watchBlock})
-			return writer.Move(pin.Ptr()+watchTable, 1)
+		"kernels of another stream": func() error {
+			from, table := pin.Ptr()+watchSource, pin.Bytes()[watchTable:]
+			gpu.PutMove(table, 0, gpu.Move{Src: from, Dst: w.block, N: watchBlock - 8})
+			gpu.PutMove(table, 1, gpu.Move{Src: from + watchBlock - 8, Dst: w.block + watchBlock - 8, N: 8})
+			at := pin.Ptr() + watchTable
+			return errors.Join(writer.Move(at, 1), writer.Move(at+gpu.MoveBytes, 1))
 		},
 	} {
 		for range 3000 {

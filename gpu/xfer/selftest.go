@@ -23,9 +23,9 @@ const TestBytes = 64 * base.KiB
 const (
 	testRounds = 2
 	testWaits  = 16
-	waitBytes  = time.Second
-	waitKernel = 5 * waitBytes  // after which a kernel that waits gives up by itself
-	waitStart  = 30 * waitBytes // until the GPU, which may be busy, has begun it
+	waitEnd    = time.Second
+	waitKernel = 5 * waitEnd  // after which a kernel that waits gives up by itself
+	waitStart  = 30 * waitEnd // until the GPU, which may be busy, has begun it
 )
 
 // reasonTest is why the bytes of self-tests move.
@@ -174,9 +174,9 @@ func (t *selfTest) fromGPU(ctx context.Context) error {
 		return err
 	}
 	pattern(t.host.CPU())
-	err := t.do(ctx, driver.OpWrite, t.peer, TestBytes)
+	err := t.do(ctx, driver.OpWrite, t.peer, 0, TestBytes)
 	if err == nil {
-		err = t.do(ctx, driver.OpRead, t.host, TestBytes)
+		err = t.do(ctx, driver.OpRead, t.host, 0, TestBytes)
 	}
 	if err != nil {
 		return err
@@ -191,7 +191,7 @@ func (t *selfTest) toGPU(ctx context.Context) error {
 		err = t.copy(ctx, false)
 	}
 	if err == nil {
-		err = t.arrive(ctx, TestBytes)
+		err = t.arrive(ctx, 0, TestBytes)
 	}
 	if err == nil {
 		err = t.copy(ctx, true)
@@ -210,36 +210,39 @@ func (t *selfTest) prepare(ctx context.Context, want []byte) error {
 		op = driver.OpWrite
 		pattern(want)
 	}
-	err := t.do(ctx, op, t.host, int64(len(want)))
+	err := t.do(ctx, op, t.host, 0, int64(len(want)))
 	for i, b := range want {
 		t.pin.Bytes()[i] = ^b
 	}
 	return err
 }
 
-// arrive reads n bytes of the device into the GPU's memory and makes them visible.
-func (t *selfTest) arrive(ctx context.Context, n int64) error {
-	err := t.do(ctx, driver.OpRead, t.peer, n)
+// arrive reads n bytes of the device, from byte at of its place on, into the GPU's memory
+// and makes them visible.
+func (t *selfTest) arrive(ctx context.Context, at, n int64) error {
+	err := t.do(ctx, driver.OpRead, t.peer, at, n)
 	if err == nil && needsFlush(t.gpu.Info()) {
 		err = t.gpu.FlushWrites()
 	}
 	return err
 }
 
-// wait has work of the GPU wait for the last bytes of a block that the device brings, n
-// times: it must see them, and all that came before them. way queues the work.
+// wait has work of the GPU wait for the last bytes of the second of two blocks that the
+// device brings, n times. They are read one after the other, since a device may write the
+// bytes of one command in any order: when the work sees the last ones, it must see all of
+// the block before. way queues the work.
 func (t *selfTest) wait(ctx context.Context, n int, way func(ctx context.Context, last uint64) (uint64, error)) error {
-	want := t.host.CPU()[:waitBlock]
+	want := t.host.CPU()[:waitBytes]
 	for range n {
 		if err := t.prepare(ctx, want); err != nil {
 			return err
 		}
-		last := binary.LittleEndian.Uint64(want[waitBlock-8:])
+		last := binary.LittleEndian.Uint64(want[waitBytes-8:])
 		old := ^last
 		if int64(old-last) >= 0 { // a stream would not wait for it
 			old ^= 1 << 63
 		}
-		binary.LittleEndian.PutUint64(t.pin.Bytes()[waitBlock-8:], old)
+		binary.LittleEndian.PutUint64(t.pin.Bytes()[waitBytes-8:], old)
 		if err := t.copy(ctx, false); err != nil {
 			return err
 		}
@@ -248,41 +251,46 @@ func (t *selfTest) wait(ctx context.Context, n int, way func(ctx context.Context
 			return err
 		}
 		began := time.Now()
-		if err := t.arrive(ctx, waitBlock); err != nil {
+		err = t.arrive(ctx, 0, waitBlock)
+		if err == nil {
+			err = t.arrive(ctx, waitBlock, waitBlock)
+		}
+		if err != nil {
 			return errors.Join(err, t.wake(last))
 		}
 		if took := time.Since(began); took > waitKernel/2 {
 			return errors.Join(base.Errorf("read", t.dev.Info().Target, base.ErrTimeout, "a block took %v", took), t.wake(last))
 		}
-		c, cancel := context.WithTimeout(ctx, waitBytes)
+		c, cancel := context.WithTimeout(ctx, waitEnd)
 		err = t.stream.WaitTick(c, tick)
 		cancel()
 		if err != nil {
 			err = fmt.Errorf("%w: work that waited for the last bytes did not see them: %w", errOtherBytes, err)
 			return errors.Join(err, t.wake(last))
 		}
-		if err := t.compare("to waiting work of the GPU from", t.pin.Bytes()[:waitBlock], want); err != nil {
+		if err := t.compare("to waiting work of the GPU from", t.pin.Bytes()[:waitBlock], want[:waitBlock]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// waitBlock is what a wait is for, in bytes. Behind it in the pinned memory are the entry
-// of the kernel and the word that ends a wait which nothing else ended.
+// What a wait is for, in bytes. Behind it in the pinned memory are the entry of the kernel
+// and the word that ends a wait which nothing else ended.
 const (
 	waitBlock = base.StoreBlock
-	waitEntry = waitBlock
+	waitBytes = 2 * waitBlock
+	waitEntry = waitBytes
 	waitWord  = waitEntry + gpu.WatchBytes
 )
 
-// last is where the last bytes of a block come to.
-func (t *selfTest) last() gpu.Ptr { return t.mem.Ptr() + waitBlock - 8 }
+// last is where the last bytes come to.
+func (t *selfTest) last() gpu.Ptr { return t.mem.Ptr() + waitBytes - 8 }
 
 // kernel has a kernel wait, and returns when it does.
 func (t *selfTest) kernel(ctx context.Context, last uint64) (uint64, error) {
 	entry := t.pin.Bytes()[waitEntry:][:gpu.WatchBytes]
-	gpu.PutWatch(entry, gpu.Watch{Src: t.mem.Ptr(), Dst: t.pin.Ptr(), N: waitBlock, Value: last, For: waitKernel})
+	gpu.PutWatch(entry, gpu.Watch{Src: t.mem.Ptr(), Dst: t.pin.Ptr(), N: waitBytes, Value: last, For: waitKernel})
 	err := t.stream.Watch(t.pin.Ptr() + waitEntry)
 	if err != nil {
 		return 0, err
@@ -301,7 +309,7 @@ func (t *selfTest) held(_ context.Context, last uint64) (uint64, error) {
 	if err := t.stream.AwaitCell(t.last(), last); err != nil {
 		return 0, err
 	}
-	return t.queue(gpu.Copy{Dev: t.mem.Ptr(), Host: t.pin.Bytes()[:waitBlock], ToHost: true})
+	return t.queue(gpu.Copy{Dev: t.mem.Ptr(), Host: t.pin.Bytes()[:waitBytes], ToHost: true})
 }
 
 // wake ends the wait, so that the stream can be closed.
@@ -325,14 +333,14 @@ func (t *selfTest) copy(ctx context.Context, toHost bool) error {
 	if err != nil {
 		return err
 	}
-	c, cancel := context.WithTimeout(ctx, 30*waitBytes)
+	c, cancel := context.WithTimeout(ctx, 30*waitEnd)
 	defer cancel()
 	return t.stream.WaitTick(c, tick)
 }
 
-// do moves the first n bytes of a region.
-func (t *selfTest) do(ctx context.Context, op driver.Op, r *driver.Region, n int64) error {
-	err := driver.Do(ctx, t.dev, driver.Request{Op: op, Off: t.off, Len: n, Segs: []driver.Seg{r.Seg(0, n)}})
+// do moves n bytes from byte at of a region on.
+func (t *selfTest) do(ctx context.Context, op driver.Op, r *driver.Region, at, n int64) error {
+	err := driver.Do(ctx, t.dev, driver.Request{Op: op, Off: t.off + at, Len: n, Segs: []driver.Seg{r.Seg(at, n)}})
 	if err == nil && t.count != nil {
 		path := driver.PathKey{Path: driver.PathDirect, Write: op == driver.OpWrite, Reason: reasonTest}
 		if r == t.host {
