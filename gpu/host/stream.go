@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"hash/crc32"
 	"runtime/debug"
@@ -125,9 +126,14 @@ func (s *stream) copy(c gpu.Copy) error {
 	if _, err := s.b.bytes(gpu.Ptr(dl.Addr(c.Host)), int64(len(c.Host))); err != nil {
 		return err // not pinned
 	}
-	if c.ToHost {
+	switch {
+	case c.ToHost:
 		copy(c.Host, dev)
-	} else {
+	case len(dev) == 8 && c.Dev%8 == 0: // one store: another stream may wait for it
+		var word [8]byte
+		fetch(word[:], c.Host)
+		dl.Cell(dev, 0).Store(binary.LittleEndian.Uint64(word[:]))
+	default:
 		fetch(dev, c.Host)
 	}
 	return nil
