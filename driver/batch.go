@@ -49,7 +49,7 @@ type Request struct {
 	Segs []Seg // reads and writes only; at most MaxSegs
 
 	// The answer, valid once the batch's Wait returned nil.
-	Done int64 // bytes moved
+	Done int64 // bytes moved from the beginning on; with an error, those before the first that failed
 	Err  error // nil, or the cause with the device's own status inside
 }
 

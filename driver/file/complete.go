@@ -134,27 +134,20 @@ func (e *ioError) Error() string {
 
 func (e *ioError) Unwrap() error { return e.errno }
 
-// endCmd frees the slot of c and counts what it moved. Called with mu held.
+// endCmd frees the slot of c and notes how far it came. Called with mu held.
 func (d *Device) endCmd(c *cmd, err error) {
 	o := c.op
 	switch c.kind {
-	case driver.OpRead:
-		d.stats.ReadBytes += c.moved
-		d.bytes -= c.size
-	case driver.OpWrite:
-		d.stats.WriteBytes += c.moved
+	case driver.OpRead, driver.OpWrite:
 		d.bytes -= c.size
 	case driver.OpDiscard, driver.OpWriteZeroes:
 		if err == nil && o.born == d.incarnation.Load() {
-			c.moved = c.n
-		}
-		if c.kind == driver.OpDiscard {
-			d.stats.DiscardBytes += c.moved
-		} else {
-			d.stats.ZeroBytes += c.moved
+			c.moved = c.size
 		}
 	}
-	o.done += c.moved
+	if c.moved < c.size {
+		o.good = min(o.good, c.off-o.base)
+	}
 	if o.err == nil {
 		o.err = err
 	}
@@ -182,15 +175,17 @@ func (d *Device) endPart(o *op) {
 		}
 		o.err = base.Errorf(o.kind.String(), d.h.info.Target, class, "it was in flight: %w", d.cause)
 	}
-	b, i, done, err := o.batch, o.index, o.done, o.err
+	b, i, done, err := o.batch, o.index, min(o.good, o.sent), o.err
 	o.batch, o.err = nil, nil
 	d.ops = append(d.ops, o)
 	d.endRequest(b, i, done, err)
 }
 
-// endRequest counts and answers one entry. Called with mu held.
+// endRequest counts and answers one entry. The bytes are those that the answer tells
+// (I10): what moved behind a failed command is in neither. Called with mu held.
 func (d *Device) endRequest(b *driver.Batch, i int, done int64, err error) {
 	d.requests--
+	d.countBytes(b.Reqs[i].Op, done)
 	if err != nil {
 		d.stats.Errors++
 		if deviceFault(err) {
@@ -208,6 +203,19 @@ func (d *Device) endRequest(b *driver.Batch, i int, done int64, err error) {
 func deviceFault(err error) bool {
 	var e unix.Errno
 	return errors.As(err, &e) && !errors.Is(err, base.ErrNoSpace) && !errors.Is(err, base.ErrNotSupported)
+}
+
+func (d *Device) countBytes(op driver.Op, n int64) {
+	switch op {
+	case driver.OpRead:
+		d.stats.ReadBytes += n
+	case driver.OpWrite:
+		d.stats.WriteBytes += n
+	case driver.OpDiscard:
+		d.stats.DiscardBytes += n
+	case driver.OpWriteZeroes:
+		d.stats.ZeroBytes += n
+	}
 }
 
 func (d *Device) count(op driver.Op) {

@@ -81,9 +81,11 @@ type op struct {
 	batch *driver.Batch
 	index int
 	kind  driver.Op
-	parts int // commands in flight, plus one while more are being issued
-	segs  int // segments held
-	done  int64
+	parts int   // commands in flight, plus one while more are being issued
+	segs  int   // segments held
+	base  int64 // offset of the request on the device
+	sent  int64 // bytes of the commands issued so far
+	good  int64 // bytes before the first that was not moved; sent or more if all were
 	err   error
 	born  uint64 // incarnation at the start
 }

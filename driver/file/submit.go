@@ -2,6 +2,7 @@ package file
 
 import (
 	"context"
+	"math"
 
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/internal/base"
@@ -224,6 +225,7 @@ func (d *Device) fill(c *cmd, r *driver.Request, cur *cursor) {
 		d.fillVector(c, r, cur)
 	}
 	c.size = c.n
+	c.op.sent += c.n
 	cur.off += c.n
 	cur.left -= c.n
 	if r.Op == driver.OpRead || r.Op == driver.OpWrite {
@@ -270,7 +272,8 @@ func (d *Device) newOp(b *driver.Batch, i int) *op {
 	} else {
 		o = new(op)
 	}
-	*o = op{batch: b, index: i, kind: b.Reqs[i].Op, parts: 1, born: d.incarnation.Load()}
+	r := &b.Reqs[i]
+	*o = op{batch: b, index: i, kind: r.Op, parts: 1, base: r.Off, good: math.MaxInt64, born: d.incarnation.Load()}
 	return o
 }
 
