@@ -37,6 +37,9 @@ type Binding struct {
 	To      string   `json:"to"`
 	Changed bool     `json:"changed"` // false: it was bound so already
 	Loses   []string `json:"loses"`   // block devices of the kernel that vanish, never nil
+
+	Controller Controller `json:"-"` // as the kernel shows it before
+	Barred     error      `json:"-"` // why this process may not do it, nil if it may
 }
 
 // binder changes bindings below a kernel's sysfs.
@@ -82,7 +85,7 @@ func (b binder) has(driver string) bool {
 // ErrInUse and whoever uses it: a mount, swap, a device built on it, a process. When
 // anything fails the controller is given back to the driver that it had, and the
 // error says so if that fails too. ErrNotFound for an address or driver that does not
-// exist, ErrNotSupported for VFIO without an IOMMU, ErrGroupNotViable for VFIO when other
+// exist, EACCES or EROFS for who may not change drivers, ErrNotSupported for VFIO without an IOMMU, ErrGroupNotViable for VFIO when other
 // drivers have devices of the IOMMU group that are no NVMe controllers, or the system's
 // error.
 func Bind(ctx context.Context, address, to string) (Binding, error) {
@@ -111,8 +114,11 @@ func checkAddress(op, address string) error {
 			return base.WithHint(err, "write %s", full)
 		}
 	}
-	return err
+	return base.WithHint(err, addresses)
 }
+
+// addresses is the hint for who names a controller that there is not.
+const addresses = "ugdsctl device list shows the controllers and their addresses"
 
 func (b binder) plan(address, to string) (p Binding, err error) {
 	p = Binding{Address: address, To: to, Loses: []string{}}
@@ -125,7 +131,8 @@ func (b binder) plan(address, to string) (p Binding, err error) {
 	}
 	switch {
 	case b.text(dir, "class") == "":
-		return refuse(base.ErrNotFound, "there is no such PCI device")
+		_, err := refuse(base.ErrNotFound, "there is no such PCI device")
+		return p, base.WithHint(err, addresses)
 	case b.text(dir, "class") != nvmeClass:
 		return refuse(base.ErrInvalid, "it is not an NVMe controller, its class is %s", b.text(dir, "class"))
 	}
@@ -134,20 +141,8 @@ func (b binder) plan(address, to string) (p Binding, err error) {
 		return p, nil
 	}
 	p.Changed = true
-	if !b.has(to) {
-		_, err := refuse(base.ErrNotFound, "the kernel has no driver %s", to)
-		return p, base.WithHint(err, "load it: modprobe %s", strings.ReplaceAll(to, "-", "_"))
-	}
-	if to == DriverVFIO && b.link(dir, "iommu_group") == "" {
-		_, err := refuse(base.ErrNotSupported, "no IOMMU translates for it")
-		return p, base.WithHint(err, "boot with intel_iommu=on or amd_iommu=on, or bind it to %s", DriverModule)
-	}
-	if to == DriverVFIO {
-		if err := b.groupAllows(address); err != nil {
-			return p, err
-		}
-	}
-	for _, d := range b.pci(dir, address).Disks {
+	p.Controller = b.pci(dir, address)
+	for _, d := range p.Controller.Disks {
 		p.Loses = append(p.Loses, d.Path)
 	}
 	who, err := b.inUse(b.kernel, address)
@@ -155,9 +150,36 @@ func (b binder) plan(address, to string) (p Binding, err error) {
 		return p, err
 	}
 	if len(who) > 0 {
-		return refuse(base.ErrInUse, "%s", strings.Join(who, "; "))
+		_, err := refuse(base.ErrInUse, "%s", strings.Join(who, "; "))
+		return p, base.WithHint(err, "unmount or release it, or end that process")
 	}
-	return p, nil
+	p.Barred = b.barred(dir, bindOp(to), address)
+	return p, b.possible(dir, address, to)
+}
+
+// possible refuses a driver that the kernel does not have, and VFIO where it could not
+// have the controller.
+func (b binder) possible(dir, address, to string) error {
+	switch {
+	case !b.has(to):
+		err := base.Errorf(bindOp(to), address, base.ErrNotFound, "the kernel has no driver %s", to)
+		return base.WithHint(err, "%s", pictured(filepath.Dir(string(b.kernel))).load(to))
+	case to == DriverVFIO && b.link(dir, "iommu_group") == "":
+		err := base.Errorf(bindOp(to), address, base.ErrNotSupported, "no IOMMU translates for it")
+		return base.WithHint(err, "%s; or bind it to %s", iommuOn, DriverModule)
+	case to == DriverVFIO:
+		return b.groupAllows(address)
+	}
+	return nil
+}
+
+// barred says why this process may not change the driver of a device, nil if it may.
+func (b binder) barred(dir, op, address string) error {
+	err := unix.MayWrite(filepath.Join(string(b.kernel), dir, "driver_override"))
+	if err == nil || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return base.WithHint(base.Errorf(op, address, err, "it needs root, and sysfs that can be written"), "run it as root, outside a container")
 }
 
 // groupAllows refuses a controller whose IOMMU group VFIO could not have afterwards. Its
@@ -176,6 +198,9 @@ func (b binder) bind(ctx context.Context, address, to string) (Binding, error) {
 	p, err := b.plan(address, to)
 	if err != nil || !p.Changed {
 		return p, err
+	}
+	if p.Barred != nil {
+		return p, p.Barred
 	}
 	release, err := b.claim(b.pci("bus/pci/devices/"+address, address).Disks)
 	if err != nil {

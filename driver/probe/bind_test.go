@@ -83,6 +83,7 @@ func newBus(t *testing.T, driver string) *bus {
 	b.put(dev+"/class", nvmeClass+"\n")
 	b.put(dev+"/driver_override", "(null)\n")
 	b.put("bus/pci/devices/0000:02:00.0/class", "0x030000\n")
+	b.put("../proc/modules", "")
 	for _, d := range []string{DriverKernel, DriverModule, DriverVFIO} {
 		b.put("bus/pci/drivers/"+d+"/module", "")
 	}
@@ -156,7 +157,9 @@ func TestA01BindRefused(t *testing.T) {
 		{"0000:02:00.0", DriverModule, base.ErrInvalid, "0x030000"},
 		{anSSD, "e1000", base.ErrNotFound, "modprobe e1000"},
 		{anSSD, DriverVFIO, base.ErrNotSupported, "no IOMMU translates for it"},
-		{anSSD, DriverVFIO, base.ErrNotSupported, "intel_iommu=on"},
+		{anSSD, DriverVFIO, base.ErrNotSupported, "on Intel boot with intel_iommu=on"},
+		{"nvme0n1", DriverModule, base.ErrInvalid, "device list"},
+		{"0000:09:00.0", DriverModule, base.ErrNotFound, "device list"},
 	} {
 		b := newBus(t, DriverKernel)
 		_, err := b.binder().bind(context.Background(), c.address, c.to)
@@ -169,8 +172,52 @@ func TestA01BindRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := b.binder().bind(context.Background(), anSSD, DriverVFIO)
-	if !errors.Is(err, base.ErrNotFound) || !strings.Contains(err.Error(), "modprobe vfio_pci") || len(b.writes) > 0 {
+	if !errors.Is(err, base.ErrNotFound) || !strings.Contains(err.Error(), "modprobe vfio-pci") || len(b.writes) > 0 {
 		t.Errorf("without the module: %v, wrote %q", err, b.writes)
+	}
+}
+
+// TestBindWithoutModule: what loads our module depends on where it is, and a disk that
+// is in use is told of first.
+func TestBindWithoutModule(t *testing.T) {
+	b := newBus(t, DriverKernel)
+	if err := os.RemoveAll(b.path("bus/pci/drivers/" + DriverModule)); err != nil {
+		t.Fatal(err)
+	}
+	says := func(held []string, class error, want string) {
+		t.Helper()
+		_, err := b.binder(held...).bind(context.Background(), anSSD, DriverModule)
+		if !errors.Is(err, class) || !strings.Contains(err.Error(), want) || len(b.writes) > 0 {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	b.put("../proc/sys/kernel/osrelease", "6.12\n")
+	says(nil, base.ErrNotFound, "install the headers of kernel 6.12")
+	b.put("../lib/modules/6.12/build/Makefile", "")
+	says(nil, base.ErrNotFound, "insmod bin/kmod/ugds.ko")
+	b.put("../lib/modules/6.12/updates/ugds.ko.xz", "")
+	says(nil, base.ErrNotFound, "(load it: modprobe ugds)")
+	says([]string{"/dev/nvme0n1 is mounted on /data"}, base.ErrInUse, "unmount or release it")
+	if err := os.Remove(b.path("../proc/modules")); err != nil {
+		t.Fatal(err)
+	}
+	says(nil, base.ErrNotFound, "loads modules")
+}
+
+// TestBindNeedsRoot: who may not change drivers is told so before anything is tried.
+func TestBindNeedsRoot(t *testing.T) {
+	b := newBus(t, DriverKernel)
+	override := b.path("bus/pci/devices/" + anSSD + "/driver_override")
+	if err := errors.Join(os.Remove(override), os.Symlink(filepath.Base(override), override)); err != nil {
+		t.Fatal(err) // a loop: what not even root can write
+	}
+	d := b.binder()
+	d.claim = func([]Disk) (func(), error) { t.Error("it claimed the disk"); return func() {}, nil }
+	if p, err := d.plan(anSSD, DriverModule); err != nil || p.Barred == nil {
+		t.Errorf("the plan: %+v, %v", p, err)
+	}
+	if _, err := d.bind(context.Background(), anSSD, DriverModule); err == nil || !strings.Contains(err.Error(), "needs root") || len(b.writes) > 0 {
+		t.Errorf("%v, wrote %q", err, b.writes)
 	}
 }
 
@@ -207,7 +254,7 @@ func TestA04DiskInUse(t *testing.T) {
 				}
 				return
 			}
-			if !errors.Is(err, base.ErrInUse) || !strings.Contains(err.Error(), "/dev/nvme3n1: "+c.says) || len(b.writes) > 0 ||
+			if !errors.Is(err, base.ErrInUse) || !strings.Contains(err.Error(), "/dev/nvme3n1: "+c.says) || !strings.Contains(err.Error(), "unmount") || len(b.writes) > 0 ||
 				b.driver() != DriverKernel {
 				t.Errorf("%v, wrote %q", err, b.writes)
 			}

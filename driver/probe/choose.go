@@ -33,7 +33,8 @@ func (k kernel) choose(address string, nsid uint32) (c Choice, err error) {
 	}
 	dir := "bus/pci/devices/" + address
 	if k.text(dir, "class") != nvmeClass {
-		return c, base.Errorf("find", "pci:"+address, base.ErrNotFound, "there is no NVMe controller at this address")
+		err := base.Errorf("find", "pci:"+address, base.ErrNotFound, "there is no NVMe controller at this address")
+		return c, base.WithHint(err, addresses)
 	}
 	say := func(format string, args ...any) { c.Reasons = append(c.Reasons, fmt.Sprintf(format, args...)) }
 	now := k.pci(dir, address)

@@ -46,9 +46,16 @@ func Machine() []Finding {
 	if err != nil {
 		l = unix.Rlimit{}
 	}
-	m := machine{root: "/", memlock: l, may: os.Geteuid() == 0}
-	m.release = m.text("proc/sys/kernel/osrelease")
+	m := pictured("/")
+	m.memlock, m.may = l, os.Geteuid() == 0
 	return m.findings()
+}
+
+// pictured is the machine whose sys and proc lie below a folder.
+func pictured(root string) machine {
+	m := machine{root: root}
+	m.release = m.text("proc/sys/kernel/osrelease")
+	return m
 }
 
 func (m machine) text(file string) string {
@@ -88,6 +95,9 @@ func (m machine) iommus() []string {
 	return names
 }
 
+// iommuOn is what makes the kernel use an IOMMU. AMD's is used when the firmware has it on.
+const iommuOn = "switch VT-d or AMD-Vi on in the firmware, and on Intel boot with intel_iommu=on"
+
 func (m machine) iommu() Finding {
 	f := Finding{Name: "IOMMU"}
 	types := map[string]int{}
@@ -99,7 +109,7 @@ func (m machine) iommu() Finding {
 	switch {
 	case len(m.iommus()) == 0:
 		f.Verdict, f.Reason = Fallback, "none in use: a controller reaches all memory, so only CAP_SYS_RAWIO may have one"
-		f.Mend = "switch VT-d or AMD-Vi on in the firmware and boot with intel_iommu=on or amd_iommu=on"
+		f.Mend = iommuOn
 	case types["DMA-FQ"] > 0:
 		f.Verdict, f.Reason = Good, "translates lazily: a GPU that takes memory back stops the whole controller for a moment"
 		f.Mend = "iommu.strict=1 confines that to the memory, at some cost"
@@ -141,11 +151,31 @@ func (m machine) module() Finding {
 		return f
 	}
 	f.Verdict, f.Reason = Fallback, "not loaded: no direct path to most GPU memory"
-	f.Mend = "make kmod, then insmod bin/kmod/" + DriverModule + ".ko; see docs/hardware.md"
-	if found, _ := filepath.Glob(filepath.Join(m.root, "lib/modules", m.release, "*", DriverModule+".ko*")); len(found) > 0 {
-		f.Mend = "modprobe " + DriverModule
+	f.Mend = m.load(DriverModule)
+	if !m.loads() {
+		f.Verdict, f.Reason = Refused, "this kernel loads no modules: no direct path to most GPU memory"
 	}
 	return f
+}
+
+// loads tells whether the kernel can load modules.
+func (m machine) loads() bool { return m.exists("proc/modules") }
+
+// load says how the kernel gets a driver that it does not have.
+func (m machine) load(driver string) string {
+	installed := func() bool {
+		found, _ := filepath.Glob(filepath.Join(m.root, "lib/modules", m.release, "*", driver+".ko*"))
+		return len(found) > 0
+	}
+	switch {
+	case !m.loads():
+		return "take a kernel that loads modules; this one has no /proc/modules"
+	case driver != DriverModule || installed():
+		return "load it: modprobe " + driver
+	case !m.exists("lib/modules/" + m.release + "/build"):
+		return "install the headers of kernel " + m.release + ", then make kmod and insmod bin/kmod/" + DriverModule + ".ko; see docs/hardware.md"
+	}
+	return "make kmod, then insmod bin/kmod/" + DriverModule + ".ko; see docs/hardware.md"
 }
 
 func (m machine) vfio() Finding {
@@ -153,7 +183,7 @@ func (m machine) vfio() Finding {
 	case len(m.iommus()) == 0:
 		return Finding{"VFIO", Refused, "it needs an IOMMU", "see IOMMU; the module works without"}
 	case !m.exists("sys/bus/pci/drivers/" + DriverVFIO):
-		return Finding{"VFIO", Fallback, "not loaded", "modprobe vfio-pci"}
+		return Finding{"VFIO", Fallback, "not loaded", m.load(DriverVFIO)}
 	}
 	return Finding{"VFIO", Good, "loaded: controllers can be used without privilege, GPU memory other than BARs is copied", ""}
 }

@@ -86,6 +86,10 @@ func Parse(target string) (Target, error) {
 	case scheme == "file":
 		return Target{scheme, rest}, nil
 	}
+	if address := strings.ToLower(target); pciAddress.MatchString(address) {
+		err := base.Errorf("open", fmt.Sprintf("%q", target), base.ErrInvalid, "a controller's address needs its scheme")
+		return Target{}, base.WithHint(err, "write pci:%s", address)
+	}
 	return bad(fmt.Sprintf("unknown scheme %q", scheme))
 }
 

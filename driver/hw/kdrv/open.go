@@ -86,8 +86,15 @@ func refusal(path, attributes string, pid int, err error) error {
 			"the IOMMU does not translate for it (%s), so it could reach all memory: %w", iommu, err),
 			"run it with CAP_SYS_RAWIO, or boot with a translating IOMMU")
 	case unix.EACCES:
-		return base.WithHint(base.Wrap("open", path, err),
-			"the permissions of the node, or the kernel's lockdown, forbid it")
+		if unix.MayWrite(path) == nil {
+			return base.WithHint(base.Wrap("open", path, err),
+				"the kernel's lockdown forbids it while no IOMMU translates for the controller (%s); see docs/hardware.md", iommu)
+		}
+		hint := "as root: chown $USER " + path
+		if iommu == "none" || iommu == "identity" {
+			hint += "; no IOMMU translates for it, so that CAP_SYS_RAWIO is needed too"
+		}
+		return base.WithHint(base.Wrap("open", path, err), "%s", hint)
 	case unix.EOPNOTSUPP:
 		return base.Errorf("open", path, base.ErrNotSupported, "the module refuses it: %s: %w",
 			attribute(attributes, "refusal"), err)
@@ -97,7 +104,7 @@ func refusal(path, attributes string, pid int, err error) error {
 	case unix.ENODEV, unix.ENXIO:
 		return base.Errorf("open", path, base.ErrDeviceGone, "%w", err)
 	case unix.ENOENT:
-		return base.WithHint(base.Errorf("open", path, base.ErrNotFound, "%w", err), "give the container this node")
+		return base.WithHint(base.Errorf("open", path, base.ErrNotFound, "%w", err), "udev makes it; a container must be given it")
 	}
 	return base.Wrap("open", path, err)
 }
