@@ -16,7 +16,8 @@ func deviceBindCmd(e *ctl.Env) *cobra.Command {
 to vfio-pci. Its disks vanish from the kernel, so it is refused while one is
 mounted, swapped on, built upon or open, and whoever has it is named. When
 anything fails the controller goes back to the driver that it had. Without
---yes it prints what it would do, changes nothing and ends with status 2.
+--yes it prints what it would do and what the disks hold, changes nothing and
+ends with status 2.
 
 It needs root. The binding lasts until unbind or the next boot.`,
 		Example: `  ugdsctl device bind 0000:01:00.0
@@ -28,7 +29,7 @@ It needs root. The binding lasts until unbind or the next boot.`,
 			return ctl.DeviceBind(cmd.Context(), e, o, probe.Sysfs)
 		},
 	}
-	cmd.Flags().StringVar(&o.Driver, "driver", "", "the `DRIVER`: ugds or vfio-pci; otherwise ugds, or vfio-pci if only that is loaded")
+	cmd.Flags().StringVar(&o.Driver, "driver", "", "the `DRIVER`: ugds or vfio-pci; otherwise ugds, or vfio-pci if only that is loaded and an IOMMU translates")
 	cmd.Flags().BoolVar(&o.Yes, "yes", false, "do it")
 	return cmd
 }
@@ -41,7 +42,7 @@ func deviceUnbindCmd(e *ctl.Env) *cobra.Command {
 		Long: `unbind gives the NVMe controller at a PCI address back to the kernel's own
 driver, so that its disks appear again. It is refused while a process has it.
 Without --yes it prints what it would do, changes nothing and ends with
-status 2.`,
+status 2. It needs root.`,
 		Example: `  ugdsctl device unbind 0000:01:00.0
   ugdsctl device unbind 0000:01:00.0 --yes`,
 		Args: args(1, 1, "a PCI address"),

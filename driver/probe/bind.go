@@ -291,7 +291,7 @@ func holders(k kernel, address string) (out []string, err error) {
 			processes("/dev/"+past, unix.KindChar, dev)
 		}
 	}
-	for _, class := range []string{"nvme", "ugds_drv"} {
+	for _, class := range []string{"nvme", moduleClass} {
 		names, err := k.list(dir + "/" + class)
 		if err != nil {
 			return nil, err
@@ -299,6 +299,9 @@ func holders(k kernel, address string) (out []string, err error) {
 		for _, name := range names {
 			if dev, ok := unix.ParseDev(k.text(dir+"/"+class+"/"+name, "dev")); ok {
 				processes("/dev/"+name, unix.KindChar, dev)
+			}
+			if pid := k.owner(dir + "/" + class + "/" + name); pid != 0 && len(out) == 0 { // of another user
+				out = append(out, fmt.Sprintf("process %d (%s) has /dev/%s", pid, unix.ProcName(pid), name))
 			}
 		}
 	}

@@ -18,6 +18,7 @@ type Choice struct {
 	Transport string   `json:"transport"` // "kdrv", "vfio" or "file"; "" if there is no way
 	Path      string   `json:"path"`      // the block device, for "file"
 	Reasons   []string `json:"reasons"`
+	Taken     error    `json:"-"` // why this process cannot open it now, nil if that does not show
 }
 
 // Choose decides by which transport the controller at a PCI address is reached: the
@@ -38,6 +39,7 @@ func (k kernel) choose(address string, nsid uint32) (c Choice, err error) {
 	}
 	say := func(format string, args ...any) { c.Reasons = append(c.Reasons, fmt.Sprintf(format, args...)) }
 	now := k.pci(dir, address)
+	c.Taken = k.taken(dir, &now)
 	switch now.Driver {
 	case DriverModule:
 		c.Transport = "kdrv"

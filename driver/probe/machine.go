@@ -266,6 +266,9 @@ func (m machine) controller(c *Controller, nodes int) Finding {
 	f := Finding{Name: "controller " + c.Address, Verdict: Good, Reason: c.Why}
 	switch {
 	case c.Driver == DriverModule, c.Driver == DriverVFIO:
+		if !c.Usable {
+			f.Verdict, f.Mend = Refused, `see docs/hardware.md, "Who may open"`
+		}
 	case c.Usable:
 		f.Verdict = Fallback
 		f.Mend = "ugdsctl device bind " + c.Address + " gives it to the store alone"

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -69,6 +70,7 @@ type Disk struct {
 	Path    string   `json:"path"`
 	Bytes   int64    `json:"bytes"`
 	Holders []string `json:"holders"` // what uses it, in words
+	Holds   string   `json:"holds"`   // what is on it, "" if it is blank or nobody looked: Controllers opens none
 }
 
 // nvmeClass is the PCI class of NVMe controllers.
@@ -153,7 +155,46 @@ func (k kernel) pci(dir, address string) Controller {
 	if names, err := k.list(dir + "/nvme"); err == nil && len(names) > 0 {
 		k.named(&c, names[0])
 	}
-	return c.judged()
+	c = c.judged()
+	if err := k.taken(dir, &c); err != nil {
+		c.Usable, c.Why = false, err.Error()
+	}
+	return c
+}
+
+// taken says why this process cannot open a controller that the module or VFIO has, as
+// far as can be told without opening it; nil if it can.
+func (k kernel) taken(dir string, c *Controller) error {
+	node := ""
+	switch names, _ := k.list(dir + "/" + moduleClass); {
+	case c.Driver == DriverVFIO && c.IOMMUGroup != "":
+		node = "/dev/vfio/" + c.IOMMUGroup
+	case c.Driver == DriverModule && len(names) > 0:
+		node = "/dev/" + names[0]
+		if why := k.text(dir+"/"+moduleClass+"/"+names[0], "refusal"); why != "" && why != "none" {
+			return base.Errorf("open", "pci:"+c.Address, base.ErrNotSupported, "the module refuses it: %s", why)
+		}
+		if pid := k.owner(dir + "/" + moduleClass + "/" + names[0]); pid != 0 {
+			return base.WithHint(base.Errorf("open", "pci:"+c.Address, base.ErrLocked, "process %d (%s) has it", pid, unix.ProcName(pid)),
+				"end that process first")
+		}
+	}
+	if node == "" || !errors.Is(unix.MayWrite(filepath.Join(filepath.Dir(string(k)), node)), unix.EACCES) {
+		return nil
+	}
+	return base.WithHint(base.Errorf("open", node, unix.EACCES, "this process may not open it"), "as root: chown $USER %s", node)
+}
+
+// moduleClass is where our module shows its nodes.
+const moduleClass = "ugds_drv"
+
+// owner is the process that has the controller of a node of our module, 0 if none.
+func (k kernel) owner(node string) int {
+	pid, _ := strconv.Atoi(k.text(node, "owner"))
+	if pid <= 0 || !(unix.Proc{PID: pid}).Alive() {
+		return 0
+	}
+	return pid
 }
 
 func (k kernel) pcieLink(dir string) Link {

@@ -1,12 +1,16 @@
 package probe
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/ugds-store/ugds/internal/base"
 )
 
 // fakeSys makes a tree of files and links ("name -> target") as the kernel shows it.
@@ -80,6 +84,31 @@ func TestControllers(t *testing.T) {
 	}
 	if _, err := Controllers(Sysfs); err != nil {
 		t.Errorf("this machine: %v", err)
+	}
+}
+
+// TestTaken: a controller of our module that a process has, or that the module refuses,
+// is not free, and whoever takes it away is told.
+func TestTaken(t *testing.T) {
+	b := newBus(t, DriverModule)
+	node := "bus/pci/devices/" + anSSD + "/ugds_drv/ugds_drv0/"
+	for _, c := range []struct{ owner, refusal, says string }{
+		{"0", "", ""}, {"", "", ""}, {"0", "memory encryption is active", "memory encryption"}, {strconv.Itoa(os.Getpid()), "", "process " + strconv.Itoa(os.Getpid())},
+	} {
+		b.put(node+"owner", c.owner+"\n")
+		b.put(node+"refusal", c.refusal+"\n")
+		found, err := Controllers(b.dir)
+		if err != nil || found[0].Usable != (c.says == "") || !strings.Contains(found[0].Why, c.says) {
+			t.Errorf("%+v: %+v, %v", c, found[0], err)
+		}
+		if choice, err := kernel(b.dir).choose(anSSD, 0); err != nil || (choice.Taken == nil) != (c.says == "") {
+			t.Errorf("%+v: %+v, %v", c, choice, err)
+		}
+	}
+	d := b.binder()
+	d.inUse = holders
+	if _, err := d.plan(anSSD, DriverKernel); !errors.Is(err, base.ErrInUse) {
+		t.Errorf("the plan of unbind: %v", err)
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"path/filepath"
 	"strings"
 
 	"github.com/ugds-store/ugds/driver"
@@ -77,6 +79,11 @@ func deviceList(ctx context.Context, e *Env, t *Target, args []string, sysfs str
 		return err
 	}
 	doc.Controllers = append(doc.Controllers, found...)
+	for i := range found {
+		for j := range found[i].Disks {
+			e.look(ctx, t, &found[i].Disks[j], sysfs)
+		}
+	}
 	if e.JSON {
 		err = e.emit(doc)
 	} else {
@@ -88,6 +95,24 @@ func deviceList(ctx context.Context, e *Env, t *Target, args []string, sysfs str
 		}
 	}
 	return err
+}
+
+// look says what is on a disk that nothing uses, or why that cannot be read. The disk's
+// node lies below the dev beside sysfs.
+func (e *Env) look(ctx context.Context, t *Target, d *probe.Disk, sysfs string) {
+	if len(d.Holders) > 0 {
+		return
+	}
+	node := filepath.Join(filepath.Dir(filepath.Clean(sysfs)), d.Path)
+	holds, _, err := e.inspect(ctx, t, "file:"+node)
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		d.Holds = "what you may not read"
+	case err != nil:
+		d.Holds, _ = base.Parts(err)
+	default:
+		d.Holds = holds
+	}
 }
 
 // describeTarget looks at a target. Only one that makes no sense is an error.
@@ -143,6 +168,8 @@ func (d targetDoc) choose(address string) targetDoc {
 	d.Transport, d.Usable, d.Why = c.Transport, true, strings.Join(c.Reasons, "; ")
 	if c.Transport == "file" {
 		d.Transport, d.refused = "block", file.InUse(c.Path)
+	} else {
+		d.refused = c.Taken
 	}
 	if d.refused != nil {
 		d.Usable, d.Why = false, d.refused.Error()
@@ -167,7 +194,7 @@ func (e *Env) deviceListText(d *deviceListDoc) error {
 	for _, c := range d.Controllers {
 		rows = append(rows, []string{c.Address, c.Name, "", yesNo(c.Usable), controllerText(&c)})
 		for _, disk := range c.Disks {
-			why := "as " + disk.Path
+			why := joined("; ", word(disk.Holds != "", "holds "+disk.Holds), "as "+disk.Path)
 			if len(disk.Holders) > 0 {
 				why = strings.Join(disk.Holders, "; ")
 			}
@@ -254,7 +281,11 @@ func notController(verb, target, transport string) error {
 	if transport == "file" {
 		what = "file"
 	}
-	return base.WithHint(base.Errorf(verb, target, base.ErrNotSupported, "it is not a controller but a %s that the kernel drives", what),
+	err := base.Errorf(verb, target, base.ErrNotSupported, "it is not a controller but a %s that the kernel drives", what)
+	if address, ok := strings.CutPrefix(target, "pci:"); ok {
+		return base.WithHint(err, "ugdsctl device bind %s takes it from the kernel; nvme and smartctl ask it where it is", address)
+	}
+	return base.WithHint(err,
 		"`ugdsctl device list` shows the controllers; nvme and smartctl ask those that the kernel drives")
 }
 

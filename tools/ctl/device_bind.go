@@ -2,9 +2,11 @@ package ctl
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	"github.com/ugds-store/ugds/driver/probe"
+	"github.com/ugds-store/ugds/internal/base"
 )
 
 // Names of the verbs in documents.
@@ -24,7 +26,8 @@ type deviceBindDoc struct {
 	header
 	Done bool `json:"done"` // false: this is what --yes would do
 	probe.Binding
-	Target string `json:"target"` // as a store names it afterwards
+	Target string   `json:"target"` // as a store names it afterwards
+	Holds  []string `json:"holds"`  // what is on the disks that vanish, one for each; "" if blank or in use
 }
 
 // DeviceBind gives an NVMe controller to a driver through which a store has it alone.
@@ -49,12 +52,17 @@ func DeviceUnbind(ctx context.Context, e *Env, o DeviceBindOptions, sysfs string
 }
 
 func (e *Env) rebind(ctx context.Context, verb string, o DeviceBindOptions, sysfs string) (err error) {
-	doc := deviceBindDoc{header: head(verb, nil), Target: "pci:" + o.Address}
+	doc := deviceBindDoc{header: head(verb, nil), Target: "pci:" + o.Address, Holds: []string{}}
 	if o.Yes {
 		doc.Done = true
 		doc.Binding, err = probe.Bind(ctx, o.Address, o.Driver)
 	} else {
 		doc.Binding, err = probe.PlanBind(sysfs, o.Address, o.Driver)
+		disks := doc.Controller.Disks
+		for i := 0; i < len(disks) && err == nil && doc.Changed; i++ {
+			e.look(ctx, &Target{}, &disks[i], sysfs)
+			doc.Holds = append(doc.Holds, disks[i].Holds)
+		}
 	}
 	switch {
 	case err != nil:
@@ -63,18 +71,40 @@ func (e *Env) rebind(ctx context.Context, verb string, o DeviceBindOptions, sysf
 		err = e.emit(doc)
 	case !doc.Changed:
 		err = e.say("%s is bound to %s already", doc.Address, doc.To)
+	case doc.Done && doc.To == probe.DriverKernel:
+		err = e.say("%s is bound to %s", doc.Address, doc.To)
 	case doc.Done:
-		err = e.say("%s is bound to %s; a store names it %s", doc.Address, doc.To, doc.Target)
+		err = e.say("%s is bound to %s until unbind or the next boot; a store names it %s. Who else than root may open it: docs/hardware.md",
+			doc.Address, doc.To, doc.Target)
 	default:
 		err = e.say(`%s would
   take it from  %s%s
-  give it to    %s
-Nothing was changed. Add --yes to do it.`, verb, driverName(doc.From), vanishes(doc.Loses), doc.To)
+%s  give it to    %s
+%sNothing was changed. Add --yes to do it.`, verb, driverName(doc.From), vanishes(doc.Loses), diskLines(&doc.Controller), doc.To, rootLine(doc.Barred))
 	}
-	if err == nil && !o.Yes {
+	if err == nil && !o.Yes && doc.Changed {
 		err = quietly(ExitUsage)
 	}
 	return err
+}
+
+// diskLines says what the disks of a controller are and hold, a line for each.
+func diskLines(c *probe.Controller) string {
+	var out strings.Builder
+	for _, d := range c.Disks {
+		what := joined(", ", d.Path, sizeOr(d.Bytes, ""), c.Model, word(c.Serial != "", "serial "+c.Serial))
+		fmt.Fprintf(&out, "  disk          %s: holds %s\n", Plain(what), Plain(orElse(d.Holds, "nothing: it is blank")))
+	}
+	return out.String()
+}
+
+// rootLine says that this process may not do what it plans.
+func rootLine(barred error) string {
+	if barred == nil {
+		return ""
+	}
+	why, mend := base.Parts(barred)
+	return "This process may not do it: " + joined("; ", why, mend) + ".\n"
 }
 
 func driverName(name string) string {

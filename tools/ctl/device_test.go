@@ -83,12 +83,13 @@ func TestDeviceList(t *testing.T) {
 
 // TestDeviceListText: the table of a machine with a controller.
 func TestDeviceListText(t *testing.T) {
-	sys := t.TempDir()
+	root := t.TempDir()
+	sys := filepath.Join(root, "sys")
 	for name, text := range map[string]string{
 		"bus/pci/devices/0000:01:00.0/class": "0x010802", "bus/pci/devices/0000:01:00.0/numa_node": "1",
 		"bus/pci/devices/0000:01:00.0/nvme/nvme0/x": "", "class/nvme/nvme0/model": "A disk\x1b[31m",
 		"class/nvme/nvme0/nvme0n1/x": "", "class/block/nvme0n1/size": "2048",
-		"bus/pci/devices/0000:02:00.0/class": "0x010802",
+		"bus/pci/devices/0000:02:00.0/class": "0x010802", "../dev/nvme0n1": strings.Repeat("\x00", 1080) + "\x53\xef" + strings.Repeat("\x00", 64<<10),
 	} {
 		path := filepath.Join(sys, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -104,7 +105,8 @@ func TestDeviceListText(t *testing.T) {
 	}
 	want := `CONTROLLER    DISK          SIZE     USABLE  WHAT, WHY
 0000:01:00.0  nvme0                  yes     A disk\x1b[31m, NUMA node 1
-              /dev/nvme0n1  1.0 MiB  yes     as /dev/nvme0n1
+              /dev/nvme0n1  1.0 MiB  yes     holds an ext2/3/4 file system; as
+                                               /dev/nvme0n1
 0000:02:00.0                         no      no driver has it: ugdsctl device
                                                bind 0000:02:00.0
 `
