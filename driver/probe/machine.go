@@ -72,10 +72,10 @@ func (m machine) findings() []Finding {
 	out := []Finding{m.iommu(), m.options(), m.module(), m.vfio(), m.secureBoot(), m.lockdown(), m.hugePages(), m.lockedMemory()}
 	controllers, err := Controllers(filepath.Join(m.root, "sys"))
 	if err != nil {
-		return append(out, Finding{"controllers", Refused, err.Error(), ""})
+		return append(out, Finding{NoControllers, Refused, err.Error(), ""})
 	}
 	if len(controllers) == 0 {
-		out = append(out, Finding{"controllers", Fallback, "this machine has no NVMe controller: stores are on files and block devices", ""})
+		out = append(out, Finding{NoControllers, Fallback, "this machine has no NVMe controller: stores are on files and block devices", ""})
 	}
 	nodes, _ := filepath.Glob(filepath.Join(m.root, "sys/devices/system/node/node[0-9]*"))
 	for i := range controllers {
@@ -85,6 +85,9 @@ func (m machine) findings() []Finding {
 		"not tried: every pair of a controller and a GPU is tested with a pattern before its direct path is used",
 		"test them now: ugdsctl check --store DIR --gpu GPU --pairs"})
 }
+
+// NoControllers is the name of the finding that there is none, or that none can be seen.
+const NoControllers = "controllers"
 
 // PeerToPeer is the name of the finding that pairs were not tested.
 const PeerToPeer = "peer-to-peer"

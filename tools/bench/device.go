@@ -237,6 +237,10 @@ func (d *device) openModel(ctx context.Context, p *DevicePlan, c *DeviceCase, pa
 			return base.WithHint(base.Errorf("bench", p.Target, base.ErrInvalid, "%s: its clock is virtual, and waking up takes no time there", c.Completion),
 				"clock=real shows what interrupts cost")
 		}
+		if cfg.Service == sim.ServiceZero {
+			return base.WithHint(base.Errorf("bench", p.Target, base.ErrInvalid, "its clock is virtual, and its commands take no time there"),
+				"service=fixed gives them some; clock=real measures this computer")
+		}
 		threads := 1
 		for i := range p.Cases {
 			threads = max(threads, p.Cases[i].Threads)

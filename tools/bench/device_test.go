@@ -143,6 +143,11 @@ func TestDeviceFile(t *testing.T) {
 	}
 	asleep := polled
 	asleep.Completion = Interrupt
+	timeless := DeviceCase{Op: OpRead, Size: 4096, Threads: 1, Depth: 1, Batch: 1, Bytes: 1 << 20, Completion: Polling}
+	if _, err := RunDevice(t.Context(), DevicePlan{Target: "sim:size=64MiB,clock=virtual", Cases: []DeviceCase{timeless}}); !errors.Is(err, base.ErrInvalid) ||
+		!strings.Contains(err.Error(), "service=fixed") {
+		t.Errorf("no time passes: %v", err)
+	}
 	if _, err := RunDevice(t.Context(), DevicePlan{Target: "sim:size=64MiB,clock=virtual", Cases: []DeviceCase{asleep}}); !errors.Is(err, base.ErrInvalid) {
 		t.Errorf("interrupts in virtual time: %v", err)
 	}

@@ -136,7 +136,7 @@ func lacking(all []probe.Finding, set xfer.Settings) []probe.Finding {
 	tested := slices.ContainsFunc(all, isPair)
 	var lacks []string
 	for _, f := range all {
-		of := strings.HasPrefix(f.Name, "gpu ") && !strings.HasSuffix(f.Name, streamsPart) || f.Name == "module "+probe.DriverModule
+		of := strings.HasPrefix(f.Name, "gpu ") && !strings.HasSuffix(f.Name, streamsPart) || f.Name == "module "+probe.DriverModule || f.Name == probe.NoControllers
 		if tested {
 			of = isPair(f)
 		}
@@ -147,7 +147,7 @@ func lacking(all []probe.Finding, set xfer.Settings) []probe.Finding {
 	if len(lacks) == 0 {
 		return nil
 	}
-	return []probe.Finding{{Name: "required", Verdict: probe.Refused, Mend: "set compat_mode to AUTO, and strict to off",
+	return []probe.Finding{{Name: "required", Verdict: probe.Refused, Mend: "mend what is named here, as its line says; or set compat_mode to AUTO, and strict to off",
 		Reason: "the settings ask for the direct path; " + strings.Join(lacks, "; ")}}
 }
 

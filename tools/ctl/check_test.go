@@ -128,6 +128,10 @@ func TestCheckGPU(t *testing.T) {
 	if l := lacking(all, xfer.Settings{}); len(l) > 0 {
 		t.Errorf("%+v", l)
 	}
+	none := probe.Finding{Name: probe.NoControllers, Verdict: probe.Fallback, Reason: "this machine has none"}
+	if l := lacking([]probe.Finding{none}, xfer.Settings{Strict: true}); len(l) != 1 || !strings.Contains(l[0].Reason, none.Reason) {
+		t.Errorf("no controller: %+v", l)
+	}
 	if l := lacking(all, xfer.Settings{Compat: xfer.CompatOff}); len(l) != 1 || !strings.Contains(l[0].Reason, gpu.ReasonNoDMABuf) ||
 		strings.Contains(l[0].Reason, "await") {
 		t.Errorf("%+v", l)

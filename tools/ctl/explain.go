@@ -173,7 +173,7 @@ func explainTarget(ctx context.Context, target string, gpus []*probedGPU, set xf
 		defer closeDevices([]driver.Device{d})
 		in := d.Info()
 		peers = in.Peers
-		row.Transport, row.Reasons = in.Transport, append(in.Reasons, "explain opens it for reading only")
+		row.Transport, row.Reasons = in.Transport, append(in.Reasons, "explain opens it for reading only, so that a model is write protected")
 		if end, err = xfer.Extent(d, 0, in.Capacity); err != nil {
 			return nil, err
 		}
