@@ -34,7 +34,9 @@ const MaxSweepObjects = 16384
 func gateSuite(bytes int64, fio bool) []Group {
 	var out []Group
 	add := func(c Case, goals ...Goal) *Group {
-		c.Objects = objectsFor(bytes, &c, MaxSweepObjects)
+		if c.Objects == 0 {
+			c.Objects = objectsFor(bytes, &c, MaxSweepObjects)
+		}
 		g := Group{Case: c, Subjects: []string{Store}, Batches: map[string]int{}}
 		for _, goal := range goals {
 			if goal.Base == Fio && !fio {
@@ -62,7 +64,10 @@ func gateSuite(bytes int64, fio bool) []Group {
 		}
 		add(Case{Op: OpGet, Size: size, Callers: 1, Batch: 32}, goals...)
 	}
-	add(Case{Op: OpPut, Size: 4 * base.KiB, Callers: 64, Batch: 1, Sync: true, Plain: true},
+	// A thousand rounds: of two hundred the start of a process would be a good part.
+	synced := Case{Op: OpPut, Size: 4 * base.KiB, Callers: 64, Batch: 1, Sync: true, Plain: true}
+	synced.Objects = objectsFor(2*bytes, &synced, 4*MaxSweepObjects)
+	add(synced,
 		Goal{Store, CommitLoop, 0.8, 0.95}, Goal{Store, PebbleSync, 0.35, 0})
 	return out
 }
