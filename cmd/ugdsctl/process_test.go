@@ -456,7 +456,9 @@ func TestBenchKilled(t *testing.T) {
 	}
 }
 
-// stopChild stops a process that pid has started, so that it cannot end by itself.
+// stopChild stops a process that pid has started, so that it cannot end by itself. It
+// lets go of one that has not yet become its program: that one still has to see
+// whether its parent lives.
 func stopChild(t *testing.T, pid int) (child int) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
@@ -467,9 +469,15 @@ func stopChild(t *testing.T, pid int) (child int) {
 				continue
 			}
 			for state := "R"; state != "" && state != "Z"; state = processState(child) {
-				if state == "T" {
+				if state != "T" {
+					continue
+				}
+				line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", child))
+				if bytes.Contains(line, []byte("\x00bench-")) {
 					return child
 				}
+				_ = syscall.Kill(child, syscall.SIGCONT)
+				break
 			}
 		}
 	}
