@@ -272,8 +272,9 @@ func (s *shape) args(dir string) []string {
 func (s *shape) cmdline() string {
 	// A busy machine is too slow for the kernel's check of its timer, and may let a
 	// processor of the guest stand still for many seconds: a lockup is one of a minute, and
-	// then all processors say where they are. What hangs for good misses a deadline.
-	out := "console=ttyS0 panic=-1 quiet no_timer_check watchdog_thresh=30 softlockup_all_cpu_backtrace=1 " + s.append
+	// then all processors say where they are, with stacks, which the kernel prints as
+	// warnings. What hangs for good misses a deadline.
+	out := "console=ttyS0 panic=-1 loglevel=5 no_timer_check watchdog_thresh=30 softlockup_all_cpu_backtrace=1 " + s.append
 	if s.iommu {
 		out += " intel_iommu=on"
 	}
