@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -144,9 +145,13 @@ func TestI4DirectIsolated(t *testing.T) {
 	}
 	var mu sync.Mutex
 	var early []string
+	var held atomic.Bool
+	var told atomic.Int32
+	held.Store(true)
 	for i, d := range b.devs {
 		defer d.Subscribe(func(e driver.Event) {
-			if e.State == driver.StateIsolated { // not stopped yet
+			defer told.Add(1)
+			if e.State == driver.StateIsolated && held.Load() { // not stopped yet
 				if err := r.Close(); !errors.Is(err, store.ErrBusy) {
 					mu.Lock()
 					early = append(early, fmt.Sprintf("device %d: %v", i, err))
@@ -170,7 +175,7 @@ func TestI4DirectIsolated(t *testing.T) {
 		}
 		return false
 	}
-	for end := time.Now().Add(20 * time.Second); !isolated(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); told.Load() == 0 || !isolated(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("no device was isolated")
 		}
@@ -178,6 +183,7 @@ func TestI4DirectIsolated(t *testing.T) {
 	if err := r.Close(); !errors.Is(err, store.ErrBusy) {
 		t.Fatalf("unregistered before the device has stopped: %v", err)
 	}
+	held.Store(false)
 	for _, s := range b.sims {
 		s.Hold(false)
 	}
