@@ -69,6 +69,11 @@ func (b *boot) start() error {
 		"-serial", "file:" + b.path("console.log"), "-serial", "file:" + b.path("tests.log"),
 		"-chardev", "socket,id=ctl,path=" + b.path("ctl.sock") + ",server=on,wait=off", "-serial", "chardev:ctl",
 		"-qmp", "unix:" + b.path("qmp.sock") + ",server=on,wait=off"}
+	for _, log := range []string{"tests.log", "console.log"} { // what an earlier boot said
+		if err := os.Remove(b.path(log)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
 	b.cmd = exec.Command("qemu-system-x86_64", append(args, b.shape.args(b.dir)...)...)
 	errs, err := os.Create(b.path("qemu.log"))
 	if err != nil {
@@ -111,6 +116,9 @@ func (b *boot) wait() error {
 		}
 		why := ""
 		switch {
+		case b.panicked():
+			time.Sleep(time.Second) // for the rest of what it says
+			why = "the guest's kernel panicked"
 		case size == 0 && b.accel == "kvm" && (time.Since(begin) > patience*kvmLimit || b.said("qemu.log", "KVM internal error")):
 			why = "KVM does not work here"
 		case size == 0 && time.Since(begin) > patience*initLimit:
@@ -141,6 +149,10 @@ func (b *boot) said(log, text string) bool {
 	data, err := os.ReadFile(b.path(log))
 	return err == nil && bytes.Contains(data, []byte(text))
 }
+
+// panicked tells whether the guest's kernel has given up. It may stand still then, for
+// all that it was told to end the machine.
+func (b *boot) panicked() bool { return b.said("console.log", "Kernel panic - not syncing") }
 
 // count is how often a text stands in what the tests wrote.
 func (b *boot) count(text string) int {
