@@ -145,11 +145,11 @@ func startController(lab *Lab, opts DiskOptions, model *sim.Sim) (*controller, e
 func (d *controller) script() {
 	rules := slices.Clone(d.failing)
 	if !d.opts.Immediate {
-		// Most end soon; some, and all discards, stay so long that their callers give
-		// up and others come.
+		// Most end soon; a quarter, and all discards, stay so long that their callers
+		// give up and others come.
 		slow, soon := 30*d.opts.Pace.Pause, d.opts.Pace.Pause
 		rules = append(rules, sim.Rule{Kind: sim.FaultDelay, Ops: []nvme.Opcode{nvme.OpDSM}, Delay: slow},
-			sim.Rule{Kind: sim.FaultDelay, Chance: 0.1, Delay: slow}, sim.Rule{Kind: sim.FaultDelay, Delay: soon})
+			sim.Rule{Kind: sim.FaultDelay, Chance: 0.25, Delay: slow}, sim.Rule{Kind: sim.FaultDelay, Delay: soon})
 	}
 	d.model.Locked().Script(rules...)
 }

@@ -193,7 +193,7 @@ func (g *generator) next() []action {
 	one := func(k actionKind, key int) []action { return []action{{kind: k, keys: []int{key}}} }
 	switch p := rng.IntN(100); {
 	case p < 40:
-		return []action{g.put(g.key())}
+		return g.withHeir(g.put(g.key()))
 	case p < 52:
 		a := action{kind: actDelete, keys: []int{g.key()}, relaxed: g.late()}
 		if rng.IntN(12) == 0 {
@@ -230,6 +230,17 @@ func (g *generator) put(key int) action {
 		a.replace, a.region = true, false
 	}
 	return a
+}
+
+// withHeir lets a put whose caller may give up be followed by one of that size. If
+// the slot of the first is free too early, the second is given it while the write of
+// the first may still be under way.
+func (g *generator) withHeir(a action) []action {
+	if a.timeout == 0 {
+		return []action{a}
+	}
+	key := g.key()
+	return []action{a, {kind: actPut, keys: []int{key}, sizes: []int64{g.size(key, a.sizes[0])}, relaxed: g.late(), replace: true}}
 }
 
 func (g *generator) batch() action {

@@ -20,6 +20,10 @@ import (
 // that is switched off.
 const mutantCuts = 2000
 
+// mutantShots is how often a life is cut at most, so that the cuts are of many
+// lives: what finds a safeguard missing is often a thing that a life has or has not.
+const mutantShots = 10
+
 var (
 	flagMutant      = flag.Int("mutant", 0, "switch this safeguard off in TestMutant")
 	flagControllers = flag.Bool("controllers", false, "and let TestMutant run on controller models")
@@ -89,9 +93,11 @@ func TestMutant(t *testing.T) {
 		return
 	}
 	mutant.Set(mutant.ID(*flagMutant))
-	var tune func(*Setup)
-	if *flagControllers {
-		tune = UseControllers
+	tune := func(s *Setup) {
+		s.MaxShots = mutantShots
+		if *flagControllers {
+			UseControllers(s)
+		}
 	}
 	r := Run(context.Background(), Config{Seed: firstSeed(), Cuts: mutantCuts, Tune: tune,
 		OnLife: func(cuts int) { fmt.Printf("MUTANT cuts %d\n", cuts) }})
