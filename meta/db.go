@@ -78,8 +78,8 @@ func Open(o Options) (*DB, error) {
 		return nil, base.Wrap("open metadata", o.Dir, err)
 	}
 	if !o.ReadOnly {
-		if err := restoreLock(o); err != nil {
-			return nil, ioError("open metadata", o, o.path(lockName), err)
+		if err := RestoreLock(o); err != nil {
+			return nil, err
 		}
 	}
 	lock, err := takeLock(o, o.ReadOnly)
@@ -101,15 +101,22 @@ func Open(o Options) (*DB, error) {
 	return d, nil
 }
 
-// restoreLock makes the lock file again if it was lost: it holds nothing.
-func restoreLock(o Options) error {
-	if _, err := o.FS.Stat(o.path(lockName)); !errors.Is(err, iofs.ErrNotExist) {
-		return err
+// RestoreLock makes the lock file of a directory again if it was lost: it holds
+// nothing. Open does so for writing; it is for who reads first and writes then.
+// Errors: those of the file system, ErrMetaFull.
+func RestoreLock(o Options) error {
+	o = o.withDefaults()
+	_, err := o.FS.Stat(o.path(lockName))
+	if errors.Is(err, iofs.ErrNotExist) {
+		err = writeFile(o.FS, o.path(lockName), nil)
+		if err == nil {
+			err = syncDir(o.FS, o.Dir)
+		}
 	}
-	if err := writeFile(o.FS, o.path(lockName), nil); err != nil {
-		return err
+	if err != nil {
+		return ioError("open metadata", o, o.path(lockName), err)
 	}
-	return syncDir(o.FS, o.Dir)
+	return nil
 }
 
 // openLocked opens Pebble under a held lock, which stays the caller's when it

@@ -250,7 +250,13 @@ func (s *Store) loadWith(ctx context.Context, p *opening, all func(context.Conte
 		return err
 	}
 	// Everything is judged on a read-only database, since one that is opened for
-	// writing is changed by that alone.
+	// writing is changed by that alone. A lost lock file, which readers need, is made
+	// again before.
+	if !s.opts.ReadOnly {
+		if err := meta.RestoreLock(s.opts.Meta); err != nil {
+			return err
+		}
+	}
 	if err := s.openMeta(true); err != nil {
 		return err
 	}

@@ -479,3 +479,22 @@ func replaceDir(t testing.TB, from, to string) {
 		t.Fatal(err)
 	}
 }
+
+// TestLostLock: the lock file of the metadata holds nothing, so an open for writing makes a
+// lost one again. One for reading, which changes nothing, says so.
+func TestLostLock(t *testing.T) {
+	b := files.filled(t)
+	if err := os.Remove(filepath.Join(b.meta().Dir, "LOCK")); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.tryOpen(true); !errors.Is(err, store.ErrCorrupt) || !strings.Contains(err.Error(), "for writing") {
+		t.Errorf("for reading: %v", err)
+	}
+	for _, readOnly := range []bool{false, true} {
+		if err := b.tryOpen(readOnly); err != nil {
+			t.Fatalf("read-only %v: %v", readOnly, err)
+		}
+		b.readAllBack(t, "after a lost lock")
+		b.close()
+	}
+}
