@@ -84,7 +84,8 @@ func openError(o Options, err error) error {
 	case errors.Is(err, base.ErrMetaFull), errors.Is(err, base.ErrTimeout):
 		return base.Wrap("open metadata", o.Dir, err)
 	case errors.Is(err, iofs.ErrNotExist):
-		return base.Errorf("open metadata", o.Dir, base.ErrCorrupt, "a file is missing: %w", plain(err))
+		e := base.Errorf("open metadata", o.Dir, base.ErrCorrupt, "a file is missing: %w", plain(err))
+		return base.WithHint(e, "%s", damagedHint)
 	case errors.As(err, &errno):
 		return base.Wrap("open metadata", o.Dir, err)
 	}
