@@ -140,7 +140,7 @@ func TestReplaySpeed(t *testing.T) {
 func TestReplayRefusals(t *testing.T) {
 	l := newLab(t)
 	for _, text := range []string{"x", `{"timestamp": 1}`, `{"hash_ids": [1]}`, `{"timestamp": 0, "hash_ids": [-1]}`,
-		`{"timestamp": 0, "hash_ids": ["a"]}`, `{"timestamp": 0, "hash_ids": [1]`} {
+		`{"timestamp": 0, "hash_ids": ["a"]}`, `{"timestamp": 0, "hash_ids": [1, null]}`, `{"timestamp": 0, "hash_ids": [1]`} {
 		if _, err := l.replay(t, t.Context(), text, ReplayOptions{BlockBytes: 1}); ExitCode(err) != ExitUsage || !strings.Contains(err.Error(), "line 1") || strings.Contains(err.Error(), "traceRequest") {
 			t.Errorf("%s: %v", text, err)
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"slices"
 
 	"github.com/ugds-store/ugds/internal/base"
 )
@@ -51,6 +52,9 @@ func (t *trace) next() (*traceRequest, error) {
 		} else if err != nil {
 			return nil, base.Errorf("replay", t.name, base.ErrInvalid, "line %d: %w", t.line, err)
 		}
+		if slices.Contains(r.IDs, 0) && hasNull(b) {
+			return nil, base.Errorf("replay", t.name, base.ErrInvalid, "line %d: hash_ids cannot be a null", t.line)
+		}
 		if r.IDs == nil || r.Timestamp < 0 {
 			return nil, base.Errorf("replay", t.name, base.ErrInvalid,
 				"line %d: a request has a timestamp, in ms, and hash_ids", t.line)
@@ -64,4 +68,12 @@ func (t *trace) next() (*traceRequest, error) {
 		return nil, base.Wrap("replay", t.name, pathCause(err))
 	}
 	return nil, io.EOF
+}
+
+// hasNull tells whether an id of the request in b is null, which decodes as 0.
+func hasNull(b []byte) bool {
+	var r struct {
+		IDs []*uint64 `json:"hash_ids"`
+	}
+	return json.Unmarshal(b, &r) == nil && slices.Contains(r.IDs, nil)
 }
