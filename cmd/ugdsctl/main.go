@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/unix"
@@ -101,8 +102,9 @@ found, 4 exists already, 5 the store is in use. fsck has its own.`,
 			return ctl.UsageError(a[0], "no such verb%s; see ugdsctl --help", similar(cmd, a[0]))
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-		PersistentPreRun: func(*cobra.Command, []string) {
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			env.Progress, env.Screen = progress(env), terminal(os.Stdout)
+			return emptyFlag(cmd)
 		},
 	}
 	root.SetOut(env.Stdout)
@@ -130,6 +132,17 @@ found, 4 exists already, 5 the store is in use. fsck has its own.`,
 		benchCmd(env, t), benchCaseCmd(env), benchScaleCmd(env), replayCmd(env, t),
 	)
 	return root
+}
+
+// emptyFlag refuses a flag that is given and empty. It would do as if it were left out,
+// which is not what a script means whose variable is unset.
+func emptyFlag(cmd *cobra.Command) (err error) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if f.Value.Type() == "string" && f.Value.String() == "" {
+			err = ctl.UsageError(verbName(cmd), "--%s is empty; see %s --help", f.Name, cmd.CommandPath())
+		}
+	})
+	return err
 }
 
 // noNumber is what package strconv says of a text that is none, parseNoise what it says
