@@ -25,8 +25,17 @@ type fenceFile struct {
 }
 
 // Close implements vfs.File. It may be called more than once: an abandoned DB
-// still closes what was closed for it.
-func (f *fenceFile) Close() (err error) {
+// still closes what was closed for it. Pebble panics beyond recovery when it cannot
+// close a full log.
+func (f *fenceFile) Close() error {
+	err := f.close()
+	if err != nil && strings.HasSuffix(f.path, ".log") {
+		err = f.fs.failed("close", f.path, err)
+	}
+	return err
+}
+
+func (f *fenceFile) close() (err error) {
 	f.once.Do(func() {
 		f.fs.mu.Lock()
 		delete(f.fs.files, f)

@@ -58,9 +58,11 @@ func (fs *fenceFS) change(op, path string, do func() error) error {
 	slow := time.AfterFunc(fs.o.SlowAfter, func() {
 		fs.o.OnEvent(Event{Kind: DiskSlow, Text: op, Path: path, Duration: time.Since(start)})
 	})
-	err := do()
-	slow.Stop()
-	fs.end()
+	err := func() error {
+		defer fs.end() // also when it panics: Pebble may recover, and Close would wait
+		defer slow.Stop()
+		return do()
+	}()
 	if err != nil {
 		return fs.failed(op, path, err)
 	}
@@ -210,7 +212,7 @@ func (fs *fenceFS) closeFiles() {
 	}
 	fs.mu.Unlock()
 	for _, f := range files {
-		_ = f.Close()
+		_ = f.close()
 	}
 }
 
