@@ -107,8 +107,13 @@ func afterFence(t *testing.T, d *DB, fs *metatest.FS, acked uint64) {
 	if _, err := d.CreateNamespace(ctx(), "late", [16]byte{}); !errors.Is(err, base.ErrReadOnly) {
 		t.Fatalf("namespace behind the fence: %v", err)
 	}
-	if _, err := d.Get(1, []byte("key 01")); !errors.Is(err, base.ErrReadOnly) {
-		t.Fatalf("get behind the fence: %v", err)
+	for i, model := 0, scriptModel(acked); i < 3; i++ { // some are there, some are not
+		key := fmt.Sprintf("key %02d", i)
+		r, err := d.Get(1, []byte(key))
+		want, there := model["1/"+key]
+		if there && (err != nil || !same(r, want)) || !there && !errors.Is(err, base.ErrNotFound) {
+			t.Fatalf("get %s behind the fence: %v, %v; there: %v", key, r, err, there)
+		}
 	}
 	if err := d.WriteIdentity(testID); !errors.Is(err, base.ErrReadOnly) {
 		t.Fatalf("identity behind the fence: %v", err)

@@ -1,6 +1,7 @@
 package meta
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -9,9 +10,9 @@ import (
 	"github.com/ugds-store/ugds/internal/base"
 )
 
-// Get reads the committed record of an object; its slices are the caller's.
-// Errors: ErrNotFound, ErrCorrupt, ErrInvalid, ErrClosed, and ErrReadOnly behind
-// the fence, because the record that was asked for may be the one in doubt.
+// Get reads the committed record of an object; its slices are the caller's. Behind
+// the fence it gives the state before what is in doubt. Errors: ErrNotFound,
+// ErrCorrupt, ErrInvalid, ErrClosed.
 func (d *DB) Get(ns uint32, key []byte) (r Record, err error) {
 	if err := checkKey(ns, key); err != nil {
 		return r, err
@@ -21,7 +22,7 @@ func (d *DB) Get(ns uint32, key []byte) (r Record, err error) {
 	}
 	defer d.life.leave()
 	if d.fence.err() != nil {
-		return r, d.readOnly("get record")
+		return d.getFenced(ns, key)
 	}
 	defer d.recovered(&err)
 	k := appendObjectKey(make([]byte, 0, objectPrefixLen+len(key)), ns, key)
@@ -36,6 +37,19 @@ func (d *DB) Get(ns uint32, key []byte) (r Record, err error) {
 	}
 	err = r.decode(k, b)
 	return r, errors.Join(err, closer.Close())
+}
+
+// getFenced is Get behind the fence, by an iterator: its end waits for nobody.
+func (d *DB) getFenced(ns uint32, key []byte) (r Record, err error) {
+	it := d.Iter(ns, key, nil)
+	found := it.Next() && bytes.Equal(it.Key(), key)
+	if r = it.rec; !found {
+		r = Record{}
+	}
+	if err := it.Close(); err != nil || found {
+		return r, err
+	}
+	return r, base.Wrap("get record", printKey(appendObjectKey(nil, ns, key)), base.ErrNotFound)
 }
 
 // recovered turns a panic of Pebble on a reader's goroutine into an error and

@@ -279,6 +279,38 @@ func metadataHangs(t *testing.T, callers int) {
 	f.reopened(t)
 }
 
+// TestLargeValuesBehindFence: values of several pieces, whose checksums are in the
+// metadata, are read after a commit failed too, that of the object itself included.
+func TestLargeValuesBehindFence(t *testing.T) {
+	f := newFaultRun(t, files)
+	d := f.device(t)
+	defer d.Close(bg)
+	s, err := store.Open(bg, f.options(d))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns, err := s.Namespace(bg, "n", store.NamespaceOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	value := fill(7, 3<<20)
+	for _, key := range []string{"large", "large 2"} {
+		if err := ns.Put(bg, []byte(key), store.Bytes(value), store.PutOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.fs.FailAt(1, nil, true)
+	if err := ns.Put(bg, []byte("large"), store.Bytes(fill(8, 2<<20)), store.PutOptions{Replace: true}); !errors.Is(err, store.ErrUnknown) {
+		t.Fatalf("put without metadata: %v", err)
+	}
+	for _, key := range []string{"large", "large 2"} {
+		if got, err := ns.GetBytes(bg, []byte(key), store.GetOptions{}); err != nil || !bytes.Equal(got, value) {
+			t.Errorf("%s: %d bytes, %v", key, len(got), err)
+		}
+	}
+	_ = s.Close(bg) // its metadata is gone
+}
+
 // TestMetadataDiskFull fills a real file system of 48 MiB with metadata.
 func TestMetadataDiskFull(t *testing.T) {
 	testenv.NeedRoot(t)
