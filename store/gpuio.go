@@ -26,22 +26,20 @@ func (w *Writer) WriteBuffers(v Buffers) (int64, error) {
 	}
 	defer it.gpu.release()
 	var done int64
-	for total := v.Size(); done < total; {
-		n := min(total-done, PieceBytes)
-		if err := s.fetch(w.ctx, &it, n, func(b []byte) error {
-			k, err := w.Write(b)
-			done += int64(k)
-			return err
-		}); err != nil {
-			return done, base.Wrap("put", keyText(w.op.key), err)
+	err = w.usable()
+	for total := v.Size(); done < total && err == nil; {
+		n := min(total-done, PieceBytes, w.room())
+		if err = s.fetch(w.ctx, &it, n, w.take); err == nil {
+			done += n
+			err = w.spillFull() // with no bounce buffer in hand: it takes some
 		}
 	}
-	return done, nil
+	return done, base.Wrap("put", keyText(w.op.key), err)
 }
 
 // fetch brings the next n bytes of an item, at most a piece, to where the processor
-// sees them.
-func (s *Store) fetch(ctx context.Context, it *item, n int64, use func([]byte) error) error {
+// sees them, and calls use, which must not wait for anything: a bounce buffer is held.
+func (s *Store) fetch(ctx context.Context, it *item, n int64, use func([]byte)) error {
 	buf, err := s.stage.get(ctx, n)
 	if err != nil {
 		return err
@@ -56,11 +54,12 @@ func (s *Store) fetch(ctx context.Context, it *item, n int64, use func([]byte) e
 	if x.err != nil {
 		return x.err
 	}
-	return use(s.stage.bytes(buf, n))
+	use(s.stage.bytes(buf, n))
+	return nil
 }
 
 // ReadBuffers reads dst.Size() bytes at off into host memory, regions or GPU memory.
-// ErrOutOfRange past the end.
+// ErrOutOfRange past the end, ErrClosed after Close.
 func (r *Reader) ReadBuffers(ctx context.Context, dst Buffers, off int64) error {
 	if err := r.n.s.gate.enter("get", r.n.ns.name); err != nil {
 		return err
@@ -69,10 +68,11 @@ func (r *Reader) ReadBuffers(ctx context.Context, dst Buffers, off int64) error 
 	if err := dst.check("get"); err != nil {
 		return err
 	}
-	r.h.sh.mu.Lock()
-	r.h.sh.pin(r.h.v.gen)
-	r.h.sh.mu.Unlock()
-	g := &getItem{gi: &GetItem{Key: r.key, Dst: dst, GetOptions: GetOptions{Off: off, Len: dst.Size(), Exact: true}}, h: r.h}
+	h, err := r.use()
+	if err != nil {
+		return err
+	}
+	g := &getItem{gi: &GetItem{Key: r.key, Dst: dst, GetOptions: GetOptions{Off: off, Len: dst.Size(), Exact: true}}, h: h}
 	r.n.readAll(ctx, []*getItem{g})
 	return g.gi.Err
 }

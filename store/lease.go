@@ -191,10 +191,12 @@ func (l *Lease) end(why error) {
 // Reader reads one version of an object, whatever happens to its key. It must be
 // closed. Safe for concurrent use.
 type Reader struct {
-	n    *Namespace
-	key  []byte
-	h    held
-	once sync.Once
+	n   *Namespace
+	key []byte
+	h   held
+
+	mu     sync.Mutex
+	closed bool
 }
 
 // NewReader opens the object for reading. ErrNotFound when there is none.
@@ -216,13 +218,33 @@ func (n *Namespace) NewReader(ctx context.Context, key []byte) (*Reader, error) 
 // Size of the value in bytes.
 func (r *Reader) Size() int64 { return r.h.v.length }
 
-// ReadRange reads len(p) bytes at off. ErrOutOfRange past the end.
+// use takes a hold for one read, so that Close does not touch it: without one the
+// space of the version may be another's.
+func (r *Reader) use() (held, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return held{}, base.Wrap("read", keyText(r.key), ErrClosed)
+	}
+	r.h.sh.mu.Lock()
+	defer r.h.sh.mu.Unlock()
+	r.h.sh.pin(r.h.v.gen)
+	return r.h, nil
+}
+
+// ReadRange reads len(p) bytes at off. ErrOutOfRange past the end, ErrClosed after
+// Close.
 func (r *Reader) ReadRange(ctx context.Context, p []byte, off int64) error {
 	return r.ReadBuffers(ctx, Bytes(p), off)
 }
 
-// Close ends the hold. Closing twice is harmless.
+// Close ends the hold; reads under way go on. Closing twice is harmless.
 func (r *Reader) Close() error {
-	r.once.Do(func() { r.n.s.unpin(r.h.sh, r.h.v.gen) })
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.closed {
+		r.closed = true
+		r.n.s.unpin(r.h.sh, r.h.v.gen)
+	}
 	return nil
 }

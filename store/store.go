@@ -191,13 +191,19 @@ func (s *Store) Flush(ctx context.Context) error {
 		return err
 	}
 	defer s.gate.leave()
-	if err := s.barrier(ctx); err != nil {
+	return s.told(s.barrier(ctx))
+}
+
+// told adds to the answer of a barrier that a relaxed operation was withdrawn, if
+// nobody heard of it yet. Whoever gets an answer hears that something is not durable.
+func (s *Store) told(err error) error {
+	if errors.Is(err, ErrTimeout) { // that is none
 		return err
 	}
-	if p := s.sticky.Swap(nil); p != nil {
-		return *p
+	if p := s.sticky.Swap(nil); p != nil && err == nil {
+		err = *p
 	}
-	return nil
+	return err
 }
 
 // barrier waits for a round that begins after every operation queued so far.
@@ -217,8 +223,9 @@ func (s *Store) barrier(ctx context.Context) error {
 // Close refuses new calls, waits for those inside, makes everything durable and
 // releases the metadata. When ctx ends before that, it gives ErrBusy: nothing is
 // lost, and Close must be called again. The devices stay open: they are the
-// caller's. Leases end. After a Close that did its work another one gives
-// ErrClosed.
+// caller's. Leases end. Any other error tells that something is not durable, a relaxed
+// operation that was withdrawn since the last Flush included, or not released. After a
+// Close that did its work another one gives ErrClosed.
 func (s *Store) Close(ctx context.Context) error {
 	s.closeMu.Lock()
 	defer s.closeMu.Unlock()
@@ -252,7 +259,8 @@ func (s *Store) Close(ctx context.Context) error {
 }
 
 // drain makes everything durable, the last mark included. A store that turned
-// read-only has nothing left to do: that was said when it happened.
+// read-only has nothing left to do: that was said when it happened. What is said here
+// is which relaxed operation was withdrawn, in this barrier or since the last Flush.
 func (s *Store) drain(ctx context.Context) error {
 	err := s.barrier(ctx)
 	if err == nil {
@@ -262,9 +270,9 @@ func (s *Store) drain(ctx context.Context) error {
 		s.discardLast(ctx)
 	}
 	if s.ReadOnly() != nil && errors.Is(err, ErrReadOnly) {
-		return nil
+		err = nil
 	}
-	return err
+	return s.told(err)
 }
 
 // release stops the goroutines and gives everything back. err is what went

@@ -22,7 +22,6 @@ type Writer struct {
 	it   item
 	buf  []byte
 	unit int64 // bytes written at a time
-	size int64 // bytes accepted
 	err  error // sticky
 	over bool
 }
@@ -52,20 +51,36 @@ func (n *Namespace) NewWriter(ctx context.Context, key []byte, o PutOptions) (*W
 // Write takes p, which may be reused when it returns. After an error the writer
 // only aborts.
 func (w *Writer) Write(p []byte) (int, error) {
+	done := 0
+	for w.usable() == nil && done < len(p) {
+		n := min(len(p)-done, int(w.room()))
+		w.take(p[done : done+n])
+		done += n
+		_ = w.spillFull() // sticky
+	}
+	return done, w.err
+}
+
+// usable gives the sticky error, ErrClosed after the end.
+func (w *Writer) usable() error {
 	if w.over && w.err == nil {
 		w.err = base.Wrap("write", keyText(w.op.key), ErrClosed)
 	}
-	done := 0
-	for done < len(p) && w.err == nil {
-		take := min(int64(len(p)-done), w.unit-int64(len(w.buf)))
-		w.buf = append(w.buf, p[done:done+int(take)]...)
-		done += int(take)
-		w.size += take
-		if int64(len(w.buf)) == w.unit {
-			w.err = w.spill()
-		}
+	return w.err
+}
+
+// room is how many bytes the buffer still takes.
+func (w *Writer) room() int64 { return w.unit - int64(len(w.buf)) }
+
+// take appends at most room bytes to the buffer.
+func (w *Writer) take(p []byte) { w.buf = append(w.buf, p...) }
+
+// spillFull writes the buffer if it is full.
+func (w *Writer) spillFull() error {
+	if w.room() == 0 {
+		w.err = w.spill()
 	}
-	return done, w.err
+	return w.err
 }
 
 // spill writes one unit into whole slabs.

@@ -1,0 +1,101 @@
+package store_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/ugds-store/ugds/driver/ctrl"
+	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/store"
+)
+
+// TestReaderAfterClose: a reader that was closed reads nothing any more, above all
+// not what others put where its value lay.
+func TestReaderAfterClose(t *testing.T) {
+	b := newBox(t, box{})
+	put := func(key string, seed uint64) {
+		t.Helper()
+		if err := b.ns.Put(bg, []byte(key), store.Bytes(fill(seed, 8000)), store.PutOptions{NoChecksum: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("old", 1)
+	r, err := b.ns.NewReader(bg, []byte("old"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 8000)
+	if err := r.ReadRange(bg, got, 0); err != nil || !bytes.Equal(got, fill(1, 8000)) {
+		t.Fatalf("before the close: %v", err)
+	}
+	for range 2 {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := b.ns.Delete(bg, []byte("old"), store.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(time.Minute); b.s.Stats().WaitingMark > 0 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	put("new", 2)
+	if err := r.ReadRange(bg, got, 0); !errors.Is(err, store.ErrClosed) {
+		t.Errorf("after the close: %v, want ErrClosed; the bytes of another object: %v", err, bytes.Equal(got, fill(2, 8000)))
+	}
+}
+
+// TestWriterNeedsOneBuffer: a writer of buffers waits for a bounce buffer only while
+// it holds none, else a few of them would wait for each other for ever.
+func TestWriterNeedsOneBuffer(t *testing.T) {
+	b := newBox(t, box{tune: func(o *store.Options) { o.StagingBytes = 1 }}) // the smallest pool
+	b.s.LeaveStaging(t, 1)
+	ctx, cancel := context.WithTimeout(bg, 20*time.Second)
+	defer cancel()
+	w, err := b.ns.NewWriter(ctx, []byte("k"), store.PutOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	value := fill(3, 3*base.MiB+5)
+	for part := value; len(part) > 0; {
+		n := min(len(part), 2*base.MiB-7)
+		if done, err := w.WriteBuffers(store.Bytes(part[:n])); err != nil || done != int64(n) {
+			t.Fatalf("%d of %d bytes: %v", done, n, err)
+		}
+		part = part[n:]
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.WriteBuffers(store.Bytes(value)); !errors.Is(err, store.ErrClosed) {
+		t.Errorf("after the close: %v, want ErrClosed", err)
+	}
+	if got, err := b.ns.GetBytes(bg, []byte("k"), store.GetOptions{}); err != nil || !bytes.Equal(got, value) {
+		t.Errorf("%d bytes: %v", len(got), err)
+	}
+}
+
+// TestCloseTellsWhatWasLost: a close that could not make a relaxed put durable says
+// so, as a flush does, and once.
+func TestCloseTellsWhatWasLost(t *testing.T) {
+	for _, flush := range []bool{false, true} {
+		b := kind{models: []model{{"sim:lba=4096", ctrl.Options{}}}}.newBox(t,
+			box{tune: func(o *store.Options) { o.RoundAge = time.Hour }})
+		if err := b.ns.Put(bg, []byte("k"), store.Bytes(fill(1, 5000)), store.PutOptions{Durability: store.Relaxed}); err != nil {
+			t.Fatal(err)
+		}
+		b.sims[0].Power()
+		if flush {
+			if err := b.s.Flush(bg); err == nil {
+				t.Error("a flush that lost a put says nothing")
+			}
+		}
+		err := b.s.Close(bg)
+		if b.s = nil; (err == nil) != flush {
+			t.Errorf("close: %v; a flush had told before: %v", err, flush)
+		}
+	}
+}
