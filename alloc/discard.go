@@ -75,7 +75,7 @@ func (p *Pool) doneDiscard(e Extent) string {
 
 // DiscardsInFlight is the number of slabs between TakeDiscard and
 // DoneDiscard. When Alloc returns ErrNoSpace and this is not zero, waiting for
-// the end of a discard gives a slab. It takes no lock: every put asks.
+// the end of a discard gives a slab. It takes no lock.
 func (p *Pool) DiscardsInFlight() (n int) {
 	for i := range p.devs {
 		n += int(p.devs[i].inFlight.Load())

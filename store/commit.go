@@ -218,6 +218,8 @@ func (s *Store) commitRound(r *flushedRound, takeOver func()) bool {
 
 // endRound publishes a round whose commit had this answer, or ends it.
 func (s *Store) endRound(r *flushedRound, err error) {
+	s.ending.Add(1)
+	defer s.ending.Add(-1)
 	s.finishRound(r, err)
 	s.settled(r.set)
 	s.marks.lastRound.Store(time.Now().UnixNano())
@@ -403,6 +405,8 @@ func (s *Store) withdraw(o *op, cause error) {
 func (s *Store) withdrawDevice(dev int) {
 	s.roundMu.Lock()
 	defer s.roundMu.Unlock()
+	s.ending.Add(1)
+	defer s.ending.Add(-1)
 	s.q.mu.Lock()
 	var gone []*op
 	keep := s.q.ops[:0]

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -97,5 +98,86 @@ func TestCloseTellsWhatWasLost(t *testing.T) {
 		if b.s = nil; (err == nil) != flush {
 			t.Errorf("close: %v; a flush had told before: %v", err, flush)
 		}
+	}
+}
+
+// TestSpaceOfRoundBeingPublished: what a delete frees counts as on its way until it
+// is free, also while the round that committed the delete is being published.
+func TestSpaceOfRoundBeingPublished(t *testing.T) {
+	b := newBox(t, box{sizes: []int64{64 << 20}, tune: func(o *store.Options) { o.RoundAge, o.IdleMark = time.Hour, time.Hour }})
+	items := make([]store.PutItem, 64)
+	for i := range items {
+		items[i] = store.PutItem{Key: keyN(i), Value: store.Bytes(make([]byte, base.MiB))}
+	}
+	b.ns.PutBatch(bg, items)
+	if err := items[len(items)-1].Err; !errors.Is(err, store.ErrNoSpace) {
+		t.Fatalf("the store is not full: %v", err)
+	}
+	if err := b.ns.Delete(bg, keyN(0), store.DeleteOptions{Durability: store.Relaxed}); err != nil {
+		t.Fatal(err)
+	}
+	release := b.ns.HoldKey(keyN(0)) // the round can commit, but not publish
+	flushed, allocated := make(chan error, 1), make(chan error, 1)
+	go func() { flushed <- b.s.Flush(bg) }()
+	for end := time.Now().Add(time.Minute); b.s.Pending() > 0 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	go func() { allocated <- b.s.TryAllocate(base.MiB) }()
+	select {
+	case err := <-allocated:
+		t.Errorf("before the deleted object's space was free: %v", err)
+		allocated <- nil
+	case <-time.After(50 * time.Millisecond): // it waits
+	}
+	release()
+	if err := errors.Join(<-flushed, <-allocated); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLeaseRenewedInTime: a timer that fired while the lease was renewed ends nothing.
+func TestLeaseRenewedInTime(t *testing.T) {
+	b := newBox(t, box{})
+	if err := b.ns.Put(bg, []byte("k"), store.Bytes([]byte("abc")), store.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	l, err := b.ns.Lookup(bg, [][]byte{[]byte("k")}, store.LookupOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Release()
+	if err := l.Renew(time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	l.Expire()
+	if _, err := l.Get(bg, 0, store.Bytes(make([]byte, 3)), store.GetOptions{}); err != nil {
+		t.Errorf("after it was renewed for an hour: %v", err)
+	}
+}
+
+// TestLeasedGetNamesItsKey: events and errors of a get by a lease name the key, as it
+// was when it was looked up.
+func TestLeasedGetNamesItsKey(t *testing.T) {
+	b := newBox(t, box{})
+	if err := b.ns.Put(bg, []byte("key"), store.Bytes([]byte("abc")), store.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	keys := [][]byte{[]byte("none"), []byte("key")}
+	l, err := b.ns.Lookup(bg, keys, store.LookupOptions{All: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Release()
+	copy(keys[1], "xxx") // the caller's again
+	sub := b.s.Subscribe(10)
+	defer sub.Close()
+	if _, err := l.Get(bg, 1, store.Bytes(make([]byte, 3)), store.GetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if e := next(t, sub, store.EventAccessed); string(e.Key) != "key" {
+		t.Errorf("%+v", e)
+	}
+	if _, err := l.Get(bg, 1, store.Bytes(make([]byte, 2)), store.GetOptions{}); err == nil || !strings.Contains(err.Error(), "key") {
+		t.Errorf("a get with too little memory: %v", err)
 	}
 }

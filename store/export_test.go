@@ -36,3 +36,29 @@ func (s *Store) LeaveStaging(t *testing.T, n int) {
 		}
 	}
 }
+
+// HoldKey keeps everybody from what the index says of a key, until release.
+func (n *Namespace) HoldKey(key []byte) (release func()) {
+	sh := n.s.idx.shard(n.s.hash.of(n.ns.id, key))
+	sh.mu.Lock()
+	return sh.mu.Unlock
+}
+
+// Pending is the number of operations in the queue and in rounds.
+func (s *Store) Pending() int {
+	s.q.mu.Lock()
+	defer s.q.mu.Unlock()
+	return len(s.q.ops) + len(s.q.round)
+}
+
+// TryAllocate takes space for n bytes as a put does, and gives it back.
+func (s *Store) TryAllocate(n int64) error {
+	exts, err := s.allocate(context.Background(), nil, n)
+	if err == nil {
+		s.freeNow(exts)
+	}
+	return err
+}
+
+// Expire is a timer of the lease that comes late.
+func (l *Lease) Expire() { l.expire() }

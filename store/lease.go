@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"sync"
 	"time"
@@ -15,10 +16,12 @@ import (
 type Lease struct {
 	n    *Namespace
 	lead int
+	keys [][]byte // of held; nil for a key that was not there
 
 	mu    sync.Mutex
 	held  []held // sh is nil for a key that was not there
 	over  error  // ErrClosed after Release, ErrLeaseExpired after the time
+	until time.Time
 	timer *time.Timer
 }
 
@@ -33,7 +36,7 @@ func (n *Namespace) Lookup(ctx context.Context, keys [][]byte, o LookupOptions) 
 	if len(keys) > MaxBatchKeys || o.TTL < 0 {
 		return nil, base.Errorf("look up", n.ns.name, ErrInvalid, "%d keys (the limit is %d), time to live %v", len(keys), MaxBatchKeys, o.TTL)
 	}
-	l := &Lease{n: n, lead: -1, held: make([]held, 0, len(keys))}
+	l := &Lease{n: n, lead: -1, held: make([]held, 0, len(keys)), keys: make([][]byte, 0, len(keys))}
 	for i, k := range keys {
 		err := checkKey("look up", k)
 		var h held
@@ -46,19 +49,23 @@ func (n *Namespace) Lookup(ctx context.Context, keys [][]byte, o LookupOptions) 
 		}
 		l.held = append(l.held, h)
 		if err != nil {
+			l.keys = append(l.keys, nil)
 			if l.lead < 0 {
 				l.lead = i
 			}
 			if !o.All {
 				break
 			}
+			continue
 		}
+		l.keys = append(l.keys, bytes.Clone(k))
 	}
 	if l.lead < 0 {
 		l.lead = len(keys)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.until = time.Now().Add(ttl(o.TTL))
 	l.timer = time.AfterFunc(ttl(o.TTL), l.expire)
 	return l, nil
 }
@@ -145,7 +152,7 @@ func (l *Lease) GetBatch(ctx context.Context, items []LeaseItem) {
 		}
 		h, err := l.use(li.Index)
 		if li.Err = err; err == nil {
-			gets = append(gets, &getItem{gi: &GetItem{Dst: li.Dst, GetOptions: li.GetOptions}, h: h})
+			gets = append(gets, &getItem{gi: &GetItem{Key: l.keys[li.Index], Dst: li.Dst, GetOptions: li.GetOptions}, h: h})
 			of = append(of, i)
 		}
 	}
@@ -162,6 +169,7 @@ func (l *Lease) Renew(d time.Duration) error {
 	if l.over != nil {
 		return base.Wrap("renew", "lease", l.over)
 	}
+	l.until = time.Now().Add(ttl(d))
 	l.timer.Reset(ttl(d))
 	return nil
 }
@@ -174,7 +182,8 @@ func (l *Lease) expire() { l.end(ErrLeaseExpired) }
 func (l *Lease) end(why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.over != nil {
+	late := why == ErrLeaseExpired && time.Now().Before(l.until) // renewed when its timer had fired
+	if l.over != nil || late {
 		return
 	}
 	l.over = why

@@ -117,15 +117,18 @@ func (s *Store) covered(gen uint64) {
 			keep = append(keep, f)
 			continue
 		}
-		for _, e := range f.exts {
-			s.space.bytes -= e.Bytes()
-		}
 		ready = append(ready, f.exts...)
 	}
 	clear(s.space.wait[len(keep):])
 	s.space.wait = keep
 	s.space.mu.Unlock()
 	s.freeNow(ready)
+	// Now that nobody who finds none waiting finds them missing.
+	s.space.mu.Lock()
+	defer s.space.mu.Unlock()
+	for _, e := range ready {
+		s.space.bytes -= e.Bytes()
+	}
 }
 
 func (r *reuse) waiting() int64 {
@@ -143,45 +146,47 @@ func (s *Store) allocate(ctx context.Context, dst []alloc.Extent, n int64) ([]al
 
 func (s *Store) allocWith(ctx context.Context, try func() ([]alloc.Extent, error)) ([]alloc.Extent, error) {
 	const tries = 16 // each makes progress of its own; the bound is for I8
-	for i := 0; ; i++ {
-		discards := s.pool.DiscardsInFlight() > 0 // one may end while we try
-		exts, err := try()
-		if err == nil || !errors.Is(err, ErrNoSpace) || i == tries {
-			return exts, err
+	exts, err := try()
+	for i := 0; errors.Is(err, ErrNoSpace); i++ {
+		more := s.comesBack() // before we try again, since it may arrive meanwhile
+		exts, err = try()
+		if err == nil || !more || i == tries {
+			break
 		}
-		again, werr := s.reclaim(ctx, discards)
-		if werr != nil {
-			return nil, werr
-		}
-		if !again {
+		if err := s.reclaim(ctx); err != nil {
 			return nil, err
 		}
 	}
+	return exts, err
 }
 
-// reclaim waits for space that is on its way back; false if there is none.
-func (s *Store) reclaim(ctx context.Context, discards bool) (bool, error) {
+// comesBack tells whether space is on its way back.
+func (s *Store) comesBack() bool {
+	return s.pool.DiscardsInFlight() > 0 || s.undecided() || s.space.waiting() > 0
+}
+
+// undecided tells whether operations wait for a round, are in one, or are just being
+// published or withdrawn.
+func (s *Store) undecided() bool {
 	s.q.mu.Lock()
 	pending := len(s.q.ops)+len(s.q.round) > 0
 	s.q.mu.Unlock()
-	waiting := s.space.waiting() > 0
-	if !pending && !waiting && !discards {
-		return false, nil
-	}
-	if pending {
+	return pending || s.ending.Load() > 0 // in this order: a round leaves the queue when it ends
+}
+
+// reclaim waits for space that is on its way back.
+func (s *Store) reclaim(ctx context.Context) error {
+	if s.undecided() {
 		if err := s.barrier(ctx); err != nil {
-			return false, err
+			return err
 		}
 	}
 	if s.space.waiting() > 0 {
 		if err := s.markRound(ctx); err != nil {
-			return false, err
+			return err
 		}
 	}
-	if discards {
-		return true, s.waitDiscards(ctx)
-	}
-	return true, nil
+	return s.waitDiscards(ctx)
 }
 
 // discarder issues discards for empty slabs while the store is idle.
@@ -232,14 +237,14 @@ func (s *Store) discardLast(ctx context.Context) {
 func (s *Store) discardOne() int64 {
 	s.disc.one.Lock()
 	defer s.disc.one.Unlock()
+	s.disc.begin() // before one is in flight: whoever sees it can wait
+	defer s.disc.end()
 	e, ok := s.pool.TakeDiscard()
 	if !ok {
 		return 0
 	}
-	s.disc.begin()
 	s.discardExtents([]alloc.Extent{e})
 	s.pool.DoneDiscard(e)
-	s.disc.end()
 	return e.Bytes()
 }
 
@@ -263,7 +268,7 @@ func (s *Store) Trim(ctx context.Context, progress func(done, total int64)) (int
 		return 0, base.WithHint(base.Errorf("trim", "store", ErrNotSupported, "no device takes discards"),
 			"files take them when they were formatted with --sparse")
 	}
-	if _, err := s.reclaim(ctx, false); err != nil { // deletes on their way free slabs
+	if err := s.reclaim(ctx); err != nil { // deletes on their way free slabs
 		return 0, err
 	}
 	total, done := int64(s.pool.WantDiscards())*s.layout.SlabBytes, int64(0)

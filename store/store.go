@@ -50,6 +50,7 @@ type Store struct {
 	kick       chan struct{}
 	flushed    chan *flushedRound // from flushLoop to commitLoop
 	committing atomic.Int32       // rounds that commitLoop has or is about to get
+	ending     atomic.Int32       // rounds, and sets of withdrawn operations, that free space now
 	stop       chan struct{}
 	loops      sync.WaitGroup // committer, monitors, discarder
 	bg         sync.WaitGroup // flights left behind by callers
