@@ -63,6 +63,13 @@ func beginCreate(o Options) (*dirLock, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Another Create may have been quicker since we looked: then all of it is a store's.
+	if _, err := o.FS.Stat(o.path(identityName)); !errors.Is(err, iofs.ErrNotExist) {
+		if err == nil {
+			err = notEmpty(o)
+		}
+		return nil, errors.Join(err, lock.release())
+	}
 	for _, name := range []string{databaseName, identityTemp} {
 		if _, err := o.FS.Stat(o.path(name)); err != nil {
 			continue
@@ -98,13 +105,17 @@ func createDatabase(o Options, lock *dirLock, id Identity) error {
 	return errors.Join(ioError("create metadata", o, o.Dir, err), d.Close(context.Background()))
 }
 
+func notEmpty(o Options) error {
+	err := base.Errorf("create metadata", o.Dir, base.ErrExists, "the directory is not empty")
+	return base.WithHint(err, "choose another one, or remove what is in it")
+}
+
 // makeDir makes o.Dir, synced into its parents, unless it is there and usable.
 func makeDir(o Options) error {
 	names, err := o.FS.List(o.Dir)
 	switch {
 	case err == nil && len(names) > 0 && !unfinished(names):
-		err := base.Errorf("create metadata", o.Dir, base.ErrExists, "the directory is not empty")
-		return base.WithHint(err, "choose another one, or remove what is in it")
+		return notEmpty(o)
 	case err == nil:
 		return nil
 	case !errors.Is(err, iofs.ErrNotExist):
