@@ -10,6 +10,7 @@ import (
 
 	"github.com/ugds-store/ugds/driver/ctrl"
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/meta"
 	"github.com/ugds-store/ugds/store"
 )
 
@@ -179,5 +180,23 @@ func TestLeasedGetNamesItsKey(t *testing.T) {
 	}
 	if _, err := l.Get(bg, 1, store.Bytes(make([]byte, 2)), store.GetOptions{}); err == nil || !strings.Contains(err.Error(), "key") {
 		t.Errorf("a get with too little memory: %v", err)
+	}
+}
+
+// TestValueOverLimits: a value that no record can describe fails alone; the store goes
+// on.
+func TestValueOverLimits(t *testing.T) {
+	b := newBox(t, box{})
+	if err := b.ns.PutHuge([]byte("most"), meta.MaxPieces); err != nil {
+		t.Error(err)
+	}
+	if err := b.ns.PutHuge([]byte("too much"), meta.MaxPieces+1); !errors.Is(err, store.ErrInvalid) {
+		t.Errorf("one piece too many: %v, want ErrInvalid", err)
+	}
+	if err := b.ns.Put(bg, []byte("k"), store.Bytes([]byte("abc")), store.PutOptions{}); err != nil {
+		t.Errorf("after that: %v", err)
+	}
+	if err := b.ns.Delete(bg, []byte("most"), store.DeleteOptions{}); err != nil {
+		t.Error(err)
 	}
 }

@@ -62,3 +62,17 @@ func (s *Store) TryAllocate(n int64) error {
 
 // Expire is a timer of the lease that comes late.
 func (l *Lease) Expire() { l.expire() }
+
+// PutHuge finishes a put of a value of so many pieces that has no space: for what
+// comes after its writes.
+func (n *Namespace) PutHuge(key []byte, pieces int) error {
+	p := &putItem{op: n.newOp(opPut, key, Sync), pi: &PutItem{}}
+	p.it.v = version{length: int64(pieces) * PieceBytes, sums: make([]uint32, pieces)}
+	if _, err := n.s.claim(p.op, false); err != nil {
+		return err
+	}
+	if n.s.finishPut(p) {
+		return p.op.wait(context.Background())
+	}
+	return p.pi.Err
+}

@@ -8,6 +8,7 @@ import (
 	"github.com/ugds-store/ugds/alloc"
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/meta"
 )
 
 // keyText shows a key in messages, cut to a length that leaves a line readable.
@@ -40,7 +41,7 @@ type putItem struct {
 
 // Put stores the value under key. When it returns nil the value is visible, and
 // with Sync durable. Errors: ErrExists without Replace; ErrNoSpace; ErrInvalid
-// for a bad key or buffers; ErrReadOnly; ErrIsolated when a device stopped under
+// for a bad key or buffers, or a value of more than 4 TiB with checksums; ErrReadOnly; ErrIsolated when a device stopped under
 // it (nothing happened); ErrUnknown when the commit failed; ErrTimeout when ctx
 // ended first (a put that was finished may still happen).
 func (n *Namespace) Put(ctx context.Context, key []byte, v Buffers, o PutOptions) error {
@@ -208,7 +209,7 @@ func firstErr(a, b error) error {
 
 // finishPut queues a put whose commands all ended; false when it failed.
 func (s *Store) finishPut(p *putItem) bool {
-	err := p.it.err
+	err := firstErr(p.it.err, p.it.v.describable())
 	if err == nil {
 		err = s.enqueue(p.op, p.it.v, p.it.stamps)
 	}
@@ -220,6 +221,16 @@ func (s *Store) finishPut(p *putItem) bool {
 	p.pi.Err = base.Wrap("put", keyText(p.op.key), err)
 	s.decide(p.op, p.pi.Err)
 	return false
+}
+
+// describable refuses what a record has no room for: it would fail the commit of a
+// whole round.
+func (v *version) describable() error {
+	if len(v.exts) > meta.MaxExtents || !v.noCRC && v.pieces() > meta.MaxPieces {
+		return base.Errorf("describe", "value", ErrInvalid, "%d extents, %d checksums of pieces: the limits are %d and %d",
+			len(v.exts), v.pieces(), meta.MaxExtents, meta.MaxPieces)
+	}
+	return nil
 }
 
 // writeFrom adds the transfers for [from, from+n) of the value, which has its
