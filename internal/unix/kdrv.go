@@ -238,10 +238,14 @@ func KdrvDoNVIDIA(f *FD, a *KdrvNVIDIA) error { return Ioctl(f, kdrvNVIDIANr, a)
 func KdrvSegments(f *FD, region, first uint32, list []KdrvSegment) (int, error) {
 	a := kdrvSegments{Region: region, First: first, Count: uint32(min(len(list), KdrvSegmentsMax))}
 	if len(list) > 0 {
+		// The kernel gets the address as a number, which does not follow a stack that
+		// moves: a pinned list is not on one.
+		var p runtime.Pinner
+		defer p.Unpin()
+		p.Pin(unsafe.SliceData(list))
 		a.List = uint64(uintptr(unsafe.Pointer(unsafe.SliceData(list))))
 	}
 	err := Ioctl(f, kdrvSegmentsNr, &a)
-	runtime.KeepAlive(list) // the kernel has its address
 	return int(a.Count), err
 }
 

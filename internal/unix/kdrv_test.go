@@ -85,3 +85,25 @@ func TestKdrvWords(t *testing.T) {
 		t.Error("unknown values")
 	}
 }
+
+// TestKdrvSegmentsListStaysWhereItIs: the kernel fills the list at an address that it
+// gets as a number. Short lists that do not outlive their function may be on the stack,
+// which moves when it grows: what the kernel says would be lost, and hit other memory.
+func TestKdrvSegmentsListStaysWhereItIs(t *testing.T) {
+	f, err := unix.Open(os.DevNull, unix.ReadOnly, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for _, n := range []uint32{1, 2} {
+		allocs := testing.AllocsPerRun(10, func() {
+			list := make([]unix.KdrvSegment, min(n, unix.KdrvSegmentsMax))
+			if got, err := unix.KdrvSegments(f, 2, 0, list); err != unix.ENOTTY {
+				t.Errorf("%d, %v", got, err)
+			}
+		})
+		if allocs < 1 {
+			t.Errorf("a list of %d segments is on the stack", n)
+		}
+	}
+}

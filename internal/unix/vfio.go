@@ -3,7 +3,6 @@ package unix
 import (
 	"encoding/binary"
 	"fmt"
-	"runtime"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -140,8 +139,13 @@ func VFIOSetContainer(group, container *FD) error {
 // VFIODevice opens a device of a group, by its name in sysfs.
 func VFIODevice(group *FD, name string) (*FD, error) {
 	b := append([]byte(name), 0)
-	n, err := ioctlInt(group, vfioGroupGetDevice, uintptr(unsafe.Pointer(&b[0])))
-	runtime.KeepAlive(b)
+	n, err := retryInt(func() (int, error) { // an address is a number only in the call itself
+		n, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(group.Int()), vfioGroupGetDevice, uintptr(unsafe.Pointer(&b[0])))
+		if errno != 0 {
+			return 0, errno
+		}
+		return int(n), nil
+	})
 	if err != nil {
 		return nil, err
 	}
