@@ -274,6 +274,29 @@ func TestRetry(t *testing.T) {
 	}
 }
 
+// TestRetryIsNotInFlight: while a command waits to be sent again it is not on the
+// device, and a success that the controller tells of it then is invalid: its data
+// never moved.
+func TestRetryIsNotInFlight(t *testing.T) {
+	cfg := sim.Default(16 * base.MiB)
+	cfg.Identify.CRDT[0].Set(10)
+	s := model(t, cfg)
+	d := opened(t, s, quiet)
+	for _, size := range []int64{4096, base.MiB} { // one command, and several
+		b := reads(t, d, 1, size)
+		s.Script(sim.Rule{Kind: sim.FaultDuplicate, Count: 1, Status: nvme.StatusNSNotReady.WithCRD(1)})
+		submit(t, d, b)
+		wait(t, b)
+		if !errors.Is(b.Err(), base.ErrIsolated) || !errors.Is(d.Submit(bg(t), b), base.ErrCorrupt) {
+			t.Errorf("%d bytes: %v, and the device is %v", size, b.Err(), d.State())
+		}
+		if err := d.Reset(bg(t)); err != nil {
+			t.Fatal(err)
+		}
+		works(t, d)
+	}
+}
+
 // TestI07FailedPart: of a request that was cut, the bytes before the first failed
 // command are done, and the failure at the lowest offset is told, whatever the
 // order of completions.

@@ -322,6 +322,9 @@ func (q *queue) complete(s *slot, status nvme.Status, c *nvme.Completion) {
 	case status.Retry() && s.tries < maxTries && s.opc != nvme.OpFlush && !s.aborted:
 		delay := time.Duration(q.dev.id.RetryDelayMs(status.CRD())) * time.Millisecond
 		s.parked, s.again = true, q.dev.hw.Now()+delay
+		if s.kind == simple { // only the general way knows that it is not on the device now
+			s.run.reqs[s.i].holds, s.kind = 1, whole
+		}
 		q.parked++
 		q.due.Store(min(q.due.Load(), int64(s.again)))
 	default:

@@ -47,8 +47,11 @@ type Rule struct {
 	Count    int     // that many fail; 0 means all
 	Chance   float64 // of each command after Skip; 0 means always
 	Delay    time.Duration
-	Status   nvme.Status
+	Status   nvme.Status // of FaultStatus; of FaultDuplicate, if not 0, the first time: the second says success
 }
+
+// twoFaced tells whether a command is not executed, fails, and ends once more, well.
+func (r *Rule) twoFaced() bool { return r.Kind == FaultDuplicate && r.Status != 0 }
 
 // matches tells whether the rule is about the command.
 func (r *Rule) matches(c *nvme.Command, admin bool) bool {

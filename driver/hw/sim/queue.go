@@ -325,7 +325,7 @@ func (s *Sim) running() bool {
 func (s *Sim) execute(o *op) {
 	dw0, status := uint32(0), nvme.Status(0)
 	switch {
-	case o.fault != nil && o.fault.Kind == FaultStatus:
+	case o.fault != nil && (o.fault.Kind == FaultStatus || o.fault.twoFaced()):
 		status = o.fault.Status
 	case o.sq.id == 0:
 		dw0, status = s.admin(o)
@@ -360,8 +360,11 @@ func (s *Sim) end(o *op, dw0 uint32, status nvme.Status) {
 	}
 	switch o.fault.Kind {
 	case FaultDuplicate:
-		q := o.sq.cq
-		q.echoes = append(q.echoes, echo{*o, dw0, status, 1 + s.rnd.IntN(6)})
+		q, second := o.sq.cq, status
+		if o.fault.twoFaced() {
+			second = 0
+		}
+		q.echoes = append(q.echoes, echo{*o, dw0, second, 1 + s.rnd.IntN(6)})
 	case FaultWrongSQID:
 		c.entry.SQID.Set(o.sq.id + 1)
 	case FaultWildSQHD:
