@@ -19,6 +19,7 @@ const maxEvents = 4
 
 // adminWait is an admin command that somebody waits for.
 type adminWait struct {
+	sent   bool // the controller has it, or had it
 	done   atomic.Bool
 	status nvme.Status
 	dw0    uint32
@@ -41,7 +42,7 @@ func (q *queue) submit(cmd *nvme.Command, w *adminWait, deadline time.Duration) 
 		return base.Errorf(cmd.OPC.Name(true), q.dev.info.Target, base.ErrBusy, "the admin queue is full")
 	}
 	s := q.take()
-	s.admin = w
+	s.admin, w.sent = w, true
 	q.sqe[q.tail] = *cmd
 	due := hw.Forever
 	if deadline != hw.Forever {
@@ -52,15 +53,22 @@ func (q *queue) submit(cmd *nvme.Command, w *adminWait, deadline time.Duration) 
 	return nil
 }
 
+// inFlight tells whether the command may still use its memory. After the wait for it.
+func (w *adminWait) inFlight() bool { return w.sent && !w.done.Load() }
+
 // admin sends an admin command and polls until it ends (Base 5). The wait ends
-// with ctx, or with the deadline: then the controller is isolated. The memory that
-// it names stays the caller's to keep until the controller is stopped.
+// with ctx, or with the deadline: then the controller is isolated.
 func (d *Device) admin(ctx context.Context, cmd *nvme.Command) (dw0 uint32, err error) {
+	return d.await(ctx, cmd, new(adminWait))
+}
+
+// await is admin for a command that names memory, which stays the caller's to keep
+// while w is in flight.
+func (d *Device) await(ctx context.Context, cmd *nvme.Command, w *adminWait) (dw0 uint32, err error) {
 	q := d.adminQ.Load()
 	if q == nil {
 		return 0, d.gone(cmd.OPC.Name(true))
 	}
-	w := new(adminWait)
 	limit := max(d.opts.Deadline.Admin, time.Duration(d.cap.TimeoutMs())*time.Millisecond)
 	if err := q.send(cmd, w, limit); err != nil {
 		return 0, err
@@ -120,9 +128,10 @@ func (d *Device) exchange(ctx context.Context, cmd *nvme.Command, size int64, da
 	}
 	copy(buf.Bytes, data)
 	cmd.PRP1.Set(buf.Addr) // it begins at a page
-	dw0, err = d.admin(ctx, cmd)
-	if err != nil && statusOf(err) == nil { // it has not ended: the controller may still write
-		d.keep(buf)
+	w := new(adminWait)
+	dw0, err = d.await(ctx, cmd, w)
+	if w.inFlight() { // the controller may still write
+		d.keep(buf, w)
 		return 0, err
 	}
 	defer buf.Free()

@@ -494,18 +494,20 @@ func (d *Device) enableEvents(ctx context.Context) error {
 	return d.requestEvents()
 }
 
-// requestEvents keeps the asynchronous event requests outstanding.
+// requestEvents keeps the asynchronous event requests outstanding: it sends those
+// whose event has been acted on.
 func (d *Device) requestEvents() error {
-	for i, w := range d.aers {
-		if w != nil && !w.done.Load() {
+	for i := range d.aers {
+		if d.aers[i] != nil {
 			continue
 		}
 		var c nvme.Command
 		c.SetAsyncEventRequest()
-		d.aers[i] = new(adminWait)
-		if err := d.adminQ.Load().send(&c, d.aers[i], hw.Forever); err != nil {
+		w := new(adminWait)
+		if err := d.adminQ.Load().send(&c, w, hw.Forever); err != nil {
 			return err
 		}
+		d.aers[i] = w
 	}
 	return nil
 }

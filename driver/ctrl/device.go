@@ -67,7 +67,7 @@ type Device struct {
 	cause   error         // of the isolation
 	stopped chan struct{} // closed when the controller of this isolation has stopped
 	retired []*queue
-	kept    []*hw.Buffer
+	kept    []keptBuffer
 	warning string // the last asynchronous event about health
 
 	ctl      chan struct{} // holds a token while Reset or Close works

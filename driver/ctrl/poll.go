@@ -106,17 +106,17 @@ func (d *Device) takeEvents() {
 	if n == 0 {
 		d.hw.Pause(d.hw.Now())
 	}
-	for _, w := range d.aers {
-		if w.done.Load() && w.err == nil && w.status.OK() {
+	for i, w := range d.aers {
+		switch {
+		case w == nil || !w.done.Load(): // others may end meanwhile; the next look sees them
+		case w.err != nil || !w.status.OK():
+			return // the controller takes no more requests
+		default:
+			d.aers[i] = nil
 			d.event(nvme.AsyncEvent(w.dw0))
 		}
 	}
-	for _, w := range d.aers {
-		if w.done.Load() && !w.status.OK() {
-			return // the controller takes no more requests
-		}
-	}
-	_ = d.requestEvents() // a dead queue is isolated already
+	_ = d.requestEvents() // when there is no room the next look asks again; a dead queue is isolated already
 }
 
 func (d *Device) tryCtl() bool {

@@ -3,6 +3,7 @@ package ctrl
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/ugds-store/ugds/driver"
@@ -290,12 +291,29 @@ func (d *Device) retire(queues []*queue) {
 	d.retired = append(d.retired, queues...)
 }
 
-// keep holds memory that an admin command may still fill until the controller is
-// stopped.
-func (d *Device) keep(b *hw.Buffer) {
+// keptBuffer is memory of an admin command for which nobody waits any more.
+type keptBuffer struct {
+	*hw.Buffer
+	w *adminWait
+}
+
+// keep holds memory that an admin command may still fill, until the controller is
+// stopped or, at the latest when the next one is kept, the command has ended.
+func (d *Device) keep(b *hw.Buffer, w *adminWait) {
+	var over []keptBuffer
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.kept = append(d.kept, b)
+	d.kept = slices.DeleteFunc(d.kept, func(k keptBuffer) bool {
+		if k.w.inFlight() {
+			return false
+		}
+		over = append(over, k)
+		return true
+	})
+	d.kept = append(d.kept, keptBuffer{b, w})
+	d.mu.Unlock()
+	for _, k := range over {
+		k.Free()
+	}
 }
 
 func (d *Device) freeKept() {
