@@ -20,6 +20,14 @@ func Isolate(d *Device) {
 	d.isolate(base.Wrap("test", d.h.info.Target, errors.New("stopped by the test")))
 }
 
+// Unled keeps everybody from reaping until led is called; waiting tells how many
+// completions are in the ring of d, and how many entries that the kernel has not taken.
+func Unled(d *Device) (led func(), waiting func() int) {
+	e := d.eng.(*ringEngine)
+	e.lead <- struct{}{}
+	return func() { <-e.lead }, func() int { return e.ring.Ready() + e.ring.Unsubmitted() }
+}
+
 // SideRecord writes and reads a record beside path, where a link to victim was
 // put before.
 func SideRecord(t *testing.T, path, victim string) {

@@ -274,6 +274,32 @@ func TestFlushHere(t *testing.T) {
 	})
 }
 
+// TestWakesLeaveRoom: what io_uring cannot do is done beside it, and wakes the leader
+// by an entry of the ring. However much of that ends while nobody reaps, it takes no
+// room from commands, which count on it.
+func TestWakesLeaveRoom(t *testing.T) {
+	d := open(t, file.Options{Path: create(t, t.TempDir(), 4*base.MiB), Engine: file.EngineURing, Depth: 16,
+		Hooks: file.Hooks{NoZeroRange: true}})
+	led, waiting := file.Unled(d)
+	for range 20 {
+		var reqs []driver.Request
+		for i := range int64(10) {
+			reqs = append(reqs, driver.Request{Op: driver.OpWriteZeroes, Off: i * 4096, Len: 4096})
+		}
+		if err := do(d, reqs...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := waiting(); n > 1 {
+		t.Errorf("%d entries for one leader", n)
+	}
+	led()
+	r := mem(t, base.MiB)
+	if err := do(d, rw(driver.OpRead, 0, r.Seg(0, base.MiB))); err != nil {
+		t.Error(err)
+	}
+}
+
 // Where the file system cannot zero a range, zeros are written.
 func TestZeroesAreWritten(t *testing.T) {
 	o := file.Options{Hooks: file.Hooks{NoZeroRange: true}}

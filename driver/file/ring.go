@@ -37,6 +37,7 @@ type ringEngine struct {
 	lead  chan struct{}
 	fixed bool // the file is registered
 	slow  sync.WaitGroup
+	woken bool // an entry that wakes the leader is on its way; guarded by mu
 
 	regMu   sync.Mutex // serialises changes of the buffer table
 	table   bool       // a buffer table is registered
@@ -181,9 +182,14 @@ func (e *ringEngine) runSlow(c *cmd) {
 	res := e.d.exec(c)
 	e.d.mu.Lock()
 	e.d.finish(c, res)
-	if s := e.ring.Next(); s != nil {
-		s.Opcode, s.UserData = uring.OpNop, wakeTag
-		e.ring.Publish()
+	// One entry at a time: whoever takes it sees what ended before, and any number
+	// of them would leave no room for commands.
+	if !e.woken {
+		if s := e.ring.Next(); s != nil {
+			s.Opcode, s.UserData = uring.OpNop, wakeTag
+			e.ring.Publish()
+			e.woken = true
+		}
 	}
 	e.d.mu.Unlock()
 	e.kick()
@@ -216,6 +222,7 @@ func (e *ringEngine) reapBurst(out []uring.CQE) (n int, again bool) {
 	n = e.ring.Peek(out)
 	for _, q := range out[:n] {
 		if q.UserData == wakeTag {
+			e.woken = false
 			continue
 		}
 		i := uint32(q.UserData)
