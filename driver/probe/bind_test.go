@@ -234,6 +234,10 @@ func TestA04DiskInUse(t *testing.T) {
 		"mapped":         {"dev/block/259:7/holders/dm-3/x", "", "the device dm-3 is built on it"},
 		"RAID":           {"dev/block/259:5/holders/md0/x", "", "the device md0 is built on it"},
 		"another's disk": {"../proc/self/mountinfo", "36 25 259:6 / /data rw - xfs /dev/nvme4n1 rw\n", ""},
+		// A file system that may have several devices has a number of its own.
+		"mounted btrfs":   {"../proc/self/mountinfo", "36 25 0:52 /@ /data rw - btrfs /dev/nvme3n1p2 rw\n", "/dev/nvme3n1p2 is mounted on /data"},
+		"part of a btrfs": {"fs/btrfs/8e1f-22/devices/nvme3n1p2/dev", "259:7\n", "it is a part of the mounted btrfs 8e1f-22"},
+		"another's btrfs": {"../proc/self/mountinfo", "36 25 0:52 / /data rw - btrfs /dev/nvme4n1 rw\n37 25 0:53 / /x rw - tmpfs nvme3n1 rw\n", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBus(t, DriverKernel)

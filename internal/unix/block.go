@@ -96,7 +96,7 @@ func BlockHoldersIn(sysfs, proc string, d Dev) []string {
 	mounts, _ := mountsOf(proc, "self")
 	for _, dev := range devs {
 		for _, m := range mounts {
-			if m.Dev == dev {
+			if m.of(sysfs, dev) {
 				out = append(out, m.Source+" is mounted on "+m.Point)
 			}
 		}
@@ -105,7 +105,23 @@ func BlockHoldersIn(sysfs, proc string, d Dev) []string {
 			out = append(out, "the device "+deviceName(h.Name())+" is built on it")
 		}
 	}
+	if len(out) == 0 {
+		out = btrfsOn(sysfs, devs)
+	}
 	return append(out, swapsOn(sysfs, proc, devs)...)
+}
+
+// btrfsOn names a mounted btrfs that one of devs is a part of, though the mount names
+// another of its devices.
+func btrfsOn(sysfs string, devs []Dev) []string {
+	parts, _ := filepath.Glob(sysfs + "/fs/btrfs/*/devices/*")
+	for _, p := range parts {
+		b, _ := os.ReadFile(p + "/dev")
+		if dev, ok := ParseDev(strings.TrimSpace(string(b))); ok && slices.Contains(devs, dev) {
+			return []string{"it is a part of the mounted btrfs " + filepath.Base(filepath.Dir(filepath.Dir(p)))}
+		}
+	}
+	return nil
 }
 
 // deviceName is a block device by its name, with what it is called: a volume of the

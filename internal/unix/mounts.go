@@ -18,6 +18,19 @@ type Mount struct {
 	Source string // usually a device node
 }
 
+// of tells whether it is a mount of a block device: by its number, or, of a file system
+// that may have several devices and so has a number of its own, by its source.
+func (m *Mount) of(sysfs string, d Dev) bool {
+	if m.Dev == d {
+		return true
+	}
+	if m.Dev.Major != 0 || !strings.HasPrefix(m.Source, "/dev/") {
+		return false
+	}
+	dev, ok := blockDev(sysfs, m.Source)
+	return ok && dev == d
+}
+
 // MountedElsewhere finds a process that has a block device, or a partition of it, mounted
 // in its own mount namespace, such as one in a container, and where; 0 if there is none
 // that can be seen.
@@ -38,7 +51,7 @@ func MountedElsewhere(d Dev) (pid int, point string) {
 		seen[ns] = true
 		mounts, _ := mountsOf("/proc", e.Name())
 		for _, m := range mounts {
-			if slices.Contains(devs, m.Dev) {
+			if slices.ContainsFunc(devs, func(d Dev) bool { return m.of("/sys", d) }) {
 				return n, m.Point
 			}
 		}
