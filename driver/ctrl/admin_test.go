@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/driver/ctrl"
 	"github.com/ugds-store/ugds/driver/hw"
 	"github.com/ugds-store/ugds/driver/hw/sim"
@@ -95,5 +96,65 @@ func TestMemoryOfGivenUpCommands(t *testing.T) {
 		if n := held(); n != 1 {
 			t.Fatalf("%d pages are the device's after %d commands that have ended", n, i+1)
 		}
+	}
+}
+
+// deafAtTheEnd is a model whose admin doorbell fails once.
+type deafAtTheEnd struct {
+	*sim.Sim
+	rings, fail int // so far, and which one fails
+}
+
+type deafBell struct {
+	hw.Doorbell
+	of *deafAtTheEnd
+}
+
+func (d *deafAtTheEnd) Doorbell(off uint64) (hw.Doorbell, error) {
+	b, err := d.Sim.Doorbell(off)
+	if err == nil && off == nvme.SQDoorbell(0, 0) {
+		b = &deafBell{b, d}
+	}
+	return b, err
+}
+
+func (b *deafBell) Ring(v uint32) error {
+	if b.of.rings++; b.of.rings == b.of.fail {
+		return base.Errorf("ring", "the last doorbell of the bring-up", base.ErrDeviceGone, "for the test")
+	}
+	return b.Doorbell.Ring(v)
+}
+
+// TestBrokenAtTheEnd: a controller that is found broken behind the last command that the
+// bring-up waits for is not ready.
+func TestBrokenAtTheEnd(t *testing.T) {
+	s := &deafAtTheEnd{Sim: model(t, sim.Default(16*base.MiB))}
+	d, err := ctrl.Open(bg(t), s, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := s.rings
+	s.Fatal()
+	b := reads(t, d, 1, 4096)
+	submit(t, d, b)
+	wait(t, b)
+	s.rings, s.fail = 0, last
+	if err := d.Reset(bg(t)); !errors.Is(err, base.ErrDeviceGone) || d.State() == driver.StateReady {
+		t.Errorf("a reset whose last doorbell failed: %v, and the device is %v", err, d.State())
+	}
+	for range 2 {
+		if err := d.Reset(bg(t)); err != nil {
+			t.Error(err)
+		}
+	}
+	if l, err := d.SMART(bg(t)); err != nil || l.CompositeKelvin.Get() == 0 {
+		t.Errorf("%d K, %v", l.CompositeKelvin.Get(), err)
+	}
+	if err := d.Close(bg(t)); err != nil {
+		t.Error(err)
+	}
+	other := &deafAtTheEnd{Sim: model(t, sim.Default(16*base.MiB)), fail: last}
+	if _, err := ctrl.Open(bg(t), other, quiet); !errors.Is(err, base.ErrDeviceGone) {
+		t.Errorf("an open whose last doorbell failed: %v", err)
 	}
 }

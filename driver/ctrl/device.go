@@ -103,7 +103,11 @@ func Open(ctx context.Context, dev hw.Device, opts Options) (*Device, error) {
 	d.share([]*queue{})
 	d.small.Store(-int64(smallMemory))
 	d.state.Store(uint32(driver.StateResetting)) // not ready: nothing isolates it
-	if err := d.bringUp(ctx); err != nil {
+	err := d.bringUp(ctx)
+	if err == nil && d.broken.Load() { // behind its last look
+		err = base.Wrap("bring up", d.info.Target, d.cause)
+	}
+	if err != nil {
 		d.killQueues()
 		if _, stopErr := d.quiesce(); stopErr == nil {
 			for _, q := range d.allQueues() {

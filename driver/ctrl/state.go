@@ -237,9 +237,13 @@ func (d *Device) Reset(ctx context.Context) error {
 		}
 		return base.Wrap("reset", d.info.Target, err)
 	}
-	d.cause = nil
+	cause, d.cause = d.cause, nil
 	d.count.inRow.Store(0)
 	d.setState(driver.StateReady, nil)
+	if d.broken.Swap(false) { // behind the last look of the bring-up
+		d.isolateHeld(cause)
+		return base.Wrap("reset", d.info.Target, cause)
+	}
 	return nil
 }
 
