@@ -99,6 +99,32 @@ func TestMemoryOfGivenUpCommands(t *testing.T) {
 	}
 }
 
+// TestI04GivenUpAdminCommand: the deadline of an admin command isolates the device also
+// when nobody waits for it any more, and nobody sends another.
+func TestI04GivenUpAdminCommand(t *testing.T) {
+	s := model(t, sim.Default(16*base.MiB))
+	d := opened(t, s, ctrl.Options{Watch: time.Millisecond})
+	s.Script(sim.Rule{Kind: sim.FaultLose, Admin: true, Ops: []nvme.Opcode{nvme.AdminGetLogPage}},
+		sim.Rule{Kind: sim.FaultDelay, Delay: 20 * time.Second})
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := d.SMART(ctx); !errors.Is(err, context.Canceled) || d.State() != driver.StateReady {
+		t.Fatalf("given up: %v, %v", err, d.State())
+	}
+	b := reads(t, d, 64, 4096)
+	for end := time.Now().Add(10 * time.Second); d.State() == driver.StateReady; { // time passes
+		if time.Now().After(end) {
+			t.Fatalf("ready at %v", s.Now())
+		}
+		if d.Submit(bg(t), b) == nil {
+			wait(t, b)
+		}
+	}
+	if err := d.Submit(bg(t), b); !errors.Is(err, base.ErrTimeout) {
+		t.Errorf("isolated with %v", err)
+	}
+}
+
 // deafAtTheEnd is a model whose admin doorbell fails once.
 type deafAtTheEnd struct {
 	*sim.Sim

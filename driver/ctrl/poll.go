@@ -100,11 +100,13 @@ func (d *Device) takeEvents() {
 	if q == nil || d.State() != driver.StateReady {
 		return
 	}
+	now := d.hw.Now()
 	q.mu.Lock()
 	n := q.reap()
+	q.judge(now) // commands whose callers have given up
 	q.mu.Unlock()
 	if n == 0 {
-		d.hw.Pause(d.hw.Now())
+		d.hw.Pause(now)
 	}
 	for i, w := range d.aers {
 		switch {
