@@ -3,6 +3,7 @@ package ctrl_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -182,5 +183,48 @@ func TestBrokenAtTheEnd(t *testing.T) {
 	other := &deafAtTheEnd{Sim: model(t, sim.Default(16*base.MiB)), fail: last}
 	if _, err := ctrl.Open(bg(t), other, quiet); !errors.Is(err, base.ErrDeviceGone) {
 		t.Errorf("an open whose last doorbell failed: %v", err)
+	}
+}
+
+// unstoppable is a model that cannot be stopped while it is told so.
+type unstoppable struct {
+	*sim.Sim
+	on atomic.Bool
+}
+
+func (u *unstoppable) Stop(ctx context.Context) error {
+	if u.on.Load() {
+		return base.Errorf("stop", "a model", base.ErrTimeout, "for the test")
+	}
+	return u.Sim.Stop(ctx)
+}
+
+// TestI04GoneAndNotStopped: a device that a reset finds gone, and that cannot be shown to
+// have stopped, is not closed: its memory is still its own.
+func TestI04GoneAndNotStopped(t *testing.T) {
+	u := &unstoppable{Sim: model(t, sim.Default(16*base.MiB))}
+	d, err := ctrl.Open(bg(t), u, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Fatal()
+	b := reads(t, d, 1, 4096)
+	submit(t, d, b)
+	wait(t, b)
+	u.Ones()
+	u.on.Store(true)
+	if err := d.Reset(bg(t)); !errors.Is(err, base.ErrDeviceGone) || d.State() != driver.StateRemoved {
+		t.Fatalf("%v, and the device is %v", err, d.State())
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
+	defer cancel()
+	if err := d.Close(ctx); !errors.Is(err, base.ErrBusy) || d.State() != driver.StateRemoved {
+		t.Errorf("while it may still write: %v, and the device is %v", err, d.State())
+	}
+	u.on.Store(false)
+	for range 2 {
+		if err := d.Close(bg(t)); err != nil || d.State() != driver.StateClosed {
+			t.Errorf("%v, and the device is %v", err, d.State())
+		}
 	}
 }

@@ -218,11 +218,14 @@ func (d *Device) Close(ctx context.Context) error {
 		return nil
 	}
 	d.closing.Store(true)
-	if err := d.drain(ctx); err != nil {
-		d.closing.Store(false)
-		return err
+	ready, left := false, false
+	for !left {
+		if err := d.drain(ctx); err != nil {
+			d.closing.Store(false)
+			return err
+		}
+		ready, left = d.leave(driver.StateClosed, nil)
 	}
-	ready := d.leave(driver.StateClosed, nil)
 	close(d.quit)
 	d.work.Wait()
 	err := d.giveUp(ctx, ready)
@@ -230,13 +233,31 @@ func (d *Device) Close(ctx context.Context) error {
 	return err
 }
 
-// leave takes the device to a final state; ready tells whether it worked until then.
-func (d *Device) leave(final driver.State, cause error) (ready bool) {
+// leave takes the device to a final state, unless it was isolated since drain; ready
+// tells whether it worked until then.
+func (d *Device) leave(final driver.State, cause error) (ready, left bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.stopping() {
+		return false, false
+	}
 	ready = d.State() == driver.StateReady
 	d.setState(final, cause)
-	return ready
+	return ready, true
+}
+
+// stopping tells whether the controller is being stopped, which is not confirmed yet. The
+// caller holds mu.
+func (d *Device) stopping() bool {
+	if d.stopped == nil {
+		return false
+	}
+	select {
+	case <-d.stopped:
+		return false
+	default:
+		return true
+	}
 }
 
 // giveUp stops a controller that was ready, gives its memory back, and closes the
@@ -271,31 +292,22 @@ func (d *Device) freeOwn() {
 	}
 }
 
-// drain waits until nothing is in flight and, when the device is isolated, until
-// it has stopped. When ctx ends first it is ErrBusy, with an *InFlightError and the
+// drain waits until nothing is in flight and, when the device is being stopped, until
+// it has. When ctx ends first it is ErrBusy, with an *InFlightError and the
 // context's error inside.
 func (d *Device) drain(ctx context.Context) error {
 	for {
 		d.mu.Lock()
-		stopped := d.stopped
-		isolated := d.State() == driver.StateIsolated
+		stopped, stopping := d.stopped, d.stopping()
 		d.mu.Unlock()
-		done := d.unended.Load() == 0
-		if isolated {
-			select {
-			case <-stopped:
-			default:
-				done = false
-			}
-		}
-		if done {
+		if !stopping && d.unended.Load() == 0 {
 			return nil
 		}
 		if err := ctx.Err(); err != nil {
 			return base.WithHint(base.Errorf("close", d.info.Target, base.ErrBusy, "%w: %w",
 				d.listInFlight(), err), "wait for them and close again")
 		}
-		if isolated {
+		if stopping {
 			select {
 			case <-stopped:
 			case <-ctx.Done():

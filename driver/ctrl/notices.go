@@ -99,7 +99,11 @@ func (d *Device) giveBack() {
 			return
 		}
 	}
-	ready := d.leave(driver.StateRemoved, cause)
+	ready, left := d.leave(driver.StateRemoved, cause)
+	if !left {
+		d.closing.Store(false)
+		return
+	}
 	ctx, cancel = context.WithTimeout(context.Background(), stopLimit)
 	defer cancel()
 	_ = d.giveUp(ctx, ready) // the events have told that the device is gone
