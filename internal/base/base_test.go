@@ -5,6 +5,7 @@ import (
 	"hash/crc32"
 	"io"
 	"math/rand/v2"
+	"strings"
 	"testing"
 )
 
@@ -52,9 +53,12 @@ func TestParseBytes(t *testing.T) {
 			t.Errorf("%q: %d, %v, want %d", in, got, err, want)
 		}
 	}
-	for _, in := range []string{"", "-1", "4X", "GiB", "1e3", "9223372036854775808", "8388608TiB", "0.3", "1..2"} {
-		if got, err := ParseBytes(in); !errors.Is(err, ErrInvalid) {
-			t.Errorf("%q: %d, %v, want ErrInvalid", in, got, err)
+	for in, want := range map[string]string{
+		"": "write a number", "-1": "negative", "-4KiB": "negative", "4X": "unknown unit", "GiB": "write a number", "1e3": "unknown unit",
+		"9223372036854775808": "write a number", "8388608TiB": "too large", "0.3": "write a number", "1..2": "write a number",
+	} {
+		if got, err := ParseBytes(in); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %d, %v, want ErrInvalid and %q", in, got, err, want)
 		}
 	}
 }

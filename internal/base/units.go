@@ -51,6 +51,9 @@ func FormatBytes(n int64) string {
 // refuses negative sizes, fractions of a byte and values past the int64 range.
 func ParseBytes(s string) (int64, error) {
 	text := strings.TrimSpace(s)
+	if strings.HasPrefix(text, "-") {
+		return 0, fmt.Errorf("%w: size %q is negative", ErrInvalid, s)
+	}
 	i := 0
 	for i < len(text) && (text[i] >= '0' && text[i] <= '9' || text[i] == '.') {
 		i++
