@@ -242,7 +242,8 @@ func TestH12SmallQueues(t *testing.T) {
 }
 
 // TestRetry: statuses that pass are retried, at most three times, with the delay
-// that the controller asks for; others are not.
+// that the controller asks for, unless that is longer than the command's deadline; others
+// are not.
 func TestRetry(t *testing.T) {
 	for _, x := range []struct {
 		status   nvme.Status
@@ -254,9 +255,13 @@ func TestRetry(t *testing.T) {
 		{nvme.StatusNSNotReady, 3, 4, 0, false}, {nvme.StatusNSNotReady, 4, 4, 0, true},
 		{nvme.StatusNSNotReady | nvme.StatusDNR, 1, 1, 0, true}, {nvme.StatusLBARange, 1, 1, 0, true},
 		{nvme.StatusInterrupted.WithCRD(2), 2, 3, 600 * time.Millisecond, false},
+		{nvme.StatusInterrupted.WithCRD(1), 1, 2, driver.ReadWriteDeadline, false},
+		{nvme.StatusInterrupted.WithCRD(3), 1, 1, 0, true}, // 109 minutes
 	} {
 		cfg := sim.Default(16 * base.MiB)
+		cfg.Identify.CRDT[0].Set(uint16(driver.ReadWriteDeadline / (100 * time.Millisecond)))
 		cfg.Identify.CRDT[1].Set(3)
+		cfg.Identify.CRDT[2].Set(0xffff)
 		s := model(t, cfg)
 		d := opened(t, s, quiet)
 		b := reads(t, d, 1, 4096)

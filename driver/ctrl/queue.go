@@ -319,9 +319,8 @@ func (q *queue) complete(s *slot, status nvme.Status, c *nvme.Completion) {
 		w.done.Store(true)
 	case status.OK():
 		q.end(s, nil)
-	case status.Retry() && s.tries < maxTries && s.opc != nvme.OpFlush && !s.aborted:
-		delay := time.Duration(q.dev.id.RetryDelayMs(status.CRD())) * time.Millisecond
-		s.parked, s.again = true, q.dev.hw.Now()+delay
+	case q.retries(s, status) && s.tries < maxTries && s.opc != nvme.OpFlush && !s.aborted:
+		s.parked, s.again = true, q.dev.hw.Now()+q.retryDelay(status)
 		if s.kind == simple { // only the general way knows that it is not on the device now
 			s.run.reqs[s.i].holds, s.kind = 1, whole
 		}
@@ -334,6 +333,17 @@ func (q *queue) complete(s *slot, status nvme.Status, c *nvme.Completion) {
 		}
 		q.end(s, err)
 	}
+}
+
+// retryDelay is how long the controller wants a command left alone: up to 109 minutes.
+func (q *queue) retryDelay(status nvme.Status) time.Duration {
+	return time.Duration(q.dev.id.RetryDelayMs(status.CRD())) * time.Millisecond
+}
+
+// retries tells whether a status passes, and soon enough: a command does not wait to be
+// sent again for longer than it may be on the device.
+func (q *queue) retries(s *slot, status nvme.Status) bool {
+	return status.Retry() && q.retryDelay(status) <= q.dev.deadline(s.opc)
 }
 
 // resend submits the parked commands whose time has come, after the completion
