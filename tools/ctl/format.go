@@ -287,6 +287,9 @@ func (d *formatDoc) mayWrite() error {
 		}
 	}
 	for _, path := range dirs {
+		if err := deadLink(path); err != nil {
+			return err
+		}
 		dir := existing(path)
 		if err := unix.MayWrite(dir); err != nil {
 			return base.WithHint(base.Errorf("format", path, base.ErrReadOnly, "nothing can be made in %s: %w", dir, err), "go elsewhere")

@@ -69,12 +69,30 @@ func checkPlaces(t *Target, targets []string, metaDir string) error {
 	if t.Dir == "" {
 		return nil
 	}
+	if taken := (&parts{meta: filepath.Join(t.Dir, ConfigName)}); taken.isMeta(metaDir) {
+		err := base.Errorf("format", metaDir, base.ErrInvalid, "it is the place of the store's %s", ConfigName)
+		return base.WithHint(err, "name another directory")
+	}
 	for _, name := range append([]string{metaDir}, targets...) {
 		if !utf8.ValidString(name) {
 			return usage("format", "%q: %s cannot hold a name that is not UTF-8", name, ConfigName)
 		}
 	}
 	return nil
+}
+
+// deadLink refuses a path through a link to nothing: it seems free, but nothing can be
+// made there.
+func deadLink(path string) error {
+	for at := filepath.Clean(path); ; at = filepath.Dir(at) {
+		if _, err := os.Stat(at); err == nil || at == filepath.Dir(at) {
+			return nil
+		}
+		if _, err := os.Lstat(at); err == nil {
+			err := base.Errorf("format", path, base.ErrExists, "%s is a link to what does not exist", at)
+			return base.WithHint(err, "remove it or choose another path")
+		}
+	}
 }
 
 // removeMade removes the empty directories from path up to one that was there.

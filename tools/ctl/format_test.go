@@ -33,6 +33,48 @@ func TestFormatNames(t *testing.T) {
 	}
 }
 
+// TestFormatBadPlaces: places where nothing can be made are refused before a device is
+// overwritten, with and without --yes, and stay as they are.
+func TestFormatBadPlaces(t *testing.T) {
+	l := newLab(t)
+	top := t.TempDir()
+	link, dir := filepath.Join(top, "link"), filepath.Join(top, "new")
+	if err := os.Symlink("nowhere", link); err != nil {
+		t.Fatal(err)
+	}
+	old := Target{Dir: filepath.Join(top, "old")}
+	if err := Format(t.Context(), l.Env, &old, FormatOptions{Size: 64 * base.MiB, Yes: true}); err != nil {
+		t.Fatal(err)
+	}
+	taken := filepath.Join(old.Dir, dataName)
+	for _, c := range []struct {
+		target Target
+		want   error
+	}{
+		{Target{Dir: link, Devices: []string{taken}}, base.ErrExists},
+		{Target{Dir: dir, Devices: []string{taken}, Meta: link}, base.ErrExists},
+		{Target{Dir: dir, Devices: []string{taken}, Meta: filepath.Join(link, "meta")}, base.ErrExists},
+		{Target{Dir: dir, Devices: []string{taken, link}}, base.ErrExists},
+		{Target{Dir: dir, Devices: []string{taken}, Meta: filepath.Join(dir, ConfigName)}, base.ErrInvalid},
+		{Target{Dir: dir, Devices: []string{taken}, Meta: filepath.Join(dir, ConfigName, "meta")}, base.ErrInvalid},
+	} {
+		for _, yes := range []bool{false, true} {
+			if err := Format(t.Context(), l.Env, &c.target, FormatOptions{Size: 64 * base.MiB, Yes: yes}); !errors.Is(err, c.want) {
+				t.Errorf("%+v, %v: %v, want %v", c.target, yes, err, c.want)
+			}
+		}
+	}
+	if to, err := os.Readlink(link); err != nil || to != "nowhere" {
+		t.Errorf("the link: %q %v", to, err)
+	}
+	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("left behind: %v", err)
+	}
+	if err := Ls(t.Context(), l.Env, &old, LsOptions{}); err != nil {
+		t.Errorf("the old store: %v", err)
+	}
+}
+
 // TestHintsFit: the sizes that hints name are taken as they are printed.
 func TestHintsFit(t *testing.T) {
 	for _, n := range []int64{64 * base.MiB, base.GiB, 1500 * base.MiB, 3 * base.GiB} {
