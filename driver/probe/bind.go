@@ -218,6 +218,7 @@ func (b binder) bind(ctx context.Context, address, to string) (Binding, error) {
 	}
 	if err := b.change(ctx, address, override, to); err != nil {
 		err = base.Wrap(bindOp(to), address+" to "+to, err)
+		release() // what is open of a disk that has gone keeps its name from the one that comes back
 		undo := b.change(context.WithoutCancel(ctx), address, before, p.From)
 		if undo != nil {
 			return p, errors.Join(err, base.Errorf("give back", address, undo, "to %q", p.From))

@@ -123,9 +123,13 @@ func TestBindFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBus(t, DriverKernel)
 			change(b)
-			probes := 0
+			probes, open := 0, false
 			d := b.binder()
+			d.claim = func([]Disk) (func(), error) { open = true; return func() { open = false }, nil }
 			d.write = func(file, text string) error {
+				if open && strings.HasSuffix(file, DriverKernel+"/bind") {
+					t.Error("the disk that went is still open, so that it comes back by another name")
+				}
 				if strings.HasSuffix(file, "/bind") {
 					if probes++; probes > 1 {
 						b.fail = "" // it recovers
