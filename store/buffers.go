@@ -48,6 +48,29 @@ func (b Buffers) check(op string) error {
 	return nil
 }
 
+// hold keeps the regions from being closed until release: what the processor copies is
+// held by no command (I3). ErrClosed for one that was closed; then none is held.
+func (b Buffers) hold() error {
+	for i := range b {
+		if r := b[i].Region; r != nil {
+			if err := r.Hold(r.Generation()); err != nil {
+				b[:i].release()
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// release ends hold.
+func (b Buffers) release() {
+	for i := range b {
+		if r := b[i].Region; r != nil {
+			r.Release()
+		}
+	}
+}
+
 // cursor walks through buffers in order.
 type cursor struct {
 	bufs Buffers

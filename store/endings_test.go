@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/driver/ctrl"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/meta"
@@ -198,5 +199,84 @@ func TestValueOverLimits(t *testing.T) {
 	}
 	if err := b.ns.Delete(bg, []byte("most"), store.DeleteOptions{}); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestRegionHeldByCall: a region whose bytes the processor copies is not closed
+// meanwhile, and can be closed when the call has returned, whatever came of it.
+func TestRegionHeldByCall(t *testing.T) {
+	b := newBox(t, box{tune: func(o *store.Options) { o.StagingBytes = 1 }})
+	b.s.LeaveStaging(t, 0)
+	value := fill(1, 100_000)
+	r, err := driver.AllocRegion(base.MiB, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(r.CPU()[1:], value)
+	ctx, cancel := context.WithCancel(bg)
+	answer := make(chan error, 1)
+	go func() { // off any block, so that it is copied, once there is a bounce buffer
+		answer <- b.ns.Put(ctx, []byte("k"), store.InRegion(r, 1, int64(len(value))), store.PutOptions{})
+	}()
+	for end := time.Now().Add(time.Minute); r.InFlight() == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the region is not held")
+		}
+	}
+	if err := r.Close(); !errors.Is(err, store.ErrBusy) {
+		t.Errorf("close under a put: %v, want ErrBusy", err)
+	}
+	cancel()
+	if err := <-answer; !errors.Is(err, store.ErrTimeout) {
+		t.Errorf("put: %v", err)
+	}
+	if _, err := b.ns.Get(bg, []byte("k"), store.InRegion(r, 0, 10), store.GetOptions{}); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("get: %v", err)
+	}
+	if err := b.ns.Put(bg, []byte("small"), store.InRegion(r, 1, 100), store.PutOptions{}); err != nil {
+		t.Error(err)
+	}
+	if _, err := b.ns.Get(bg, []byte("small"), store.InRegion(r, 0, 10), store.GetOptions{}); !errors.Is(err, store.ErrOutOfRange) {
+		t.Errorf("get into too little: %v", err)
+	}
+	if got, err := b.ns.Get(bg, []byte("small"), store.InRegion(r, 0, 100), store.GetOptions{}); err != nil || !bytes.Equal(r.CPU()[:got], value[:100]) {
+		t.Errorf("get: %d bytes, %v", got, err)
+	}
+	if err := r.Close(); err != nil {
+		t.Errorf("close after the calls: %v", err)
+	}
+}
+
+// TestClosedRegion: memory that was given back is neither read nor written, whatever
+// the way that the bytes would have taken.
+func TestClosedRegion(t *testing.T) {
+	b := newBox(t, box{})
+	for i, n := range []int64{100, 8192, 3*base.MiB + 5} {
+		if err := b.ns.Put(bg, keyN(i), store.Bytes(fill(1, int(n))), store.PutOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		r, err := driver.AllocRegion(4*base.MiB, "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range []store.Durability{store.Sync, store.Relaxed} {
+			if err := b.ns.Put(bg, []byte("new"), store.InRegion(r, 0, n), store.PutOptions{Durability: d}); !errors.Is(err, store.ErrClosed) {
+				t.Errorf("put of %d bytes: %v, want ErrClosed", n, err)
+			}
+		}
+		if _, err := b.ns.Get(bg, keyN(i), store.InRegion(r, 4, 4*base.MiB-4), store.GetOptions{}); !errors.Is(err, store.ErrClosed) {
+			t.Errorf("get of %d bytes: %v, want ErrClosed", n, err)
+		}
+		w, err := b.ns.NewWriter(bg, []byte("new"), store.PutOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.WriteBuffers(store.InRegion(r, 0, n)); !errors.Is(err, store.ErrClosed) {
+			t.Errorf("write of %d bytes: %v, want ErrClosed", n, err)
+		}
+		w.Abort()
 	}
 }

@@ -136,6 +136,7 @@ type getItem struct {
 	h     held
 	it    item
 	whole bool // verify only
+	holds bool // the regions of gi.Dst
 }
 
 // GetBatch reads many objects as one deep submission; each item holds its own
@@ -174,6 +175,10 @@ func (n *Namespace) readAll(ctx context.Context, gets []*getItem) {
 	var known gpu.Attributes
 	for _, g := range gets {
 		if g.it.err = g.prepare(); g.it.err == nil {
+			g.it.err = g.gi.Dst.hold()
+			g.holds = g.it.err == nil
+		}
+		if g.it.err == nil {
 			g.it.err = n.s.holdGPUOf("get", &g.it, &known)
 		}
 		if g.it.err != nil {
@@ -206,6 +211,9 @@ func (n *Namespace) readAll(ctx context.Context, gets []*getItem) {
 	})
 	for _, g := range gets {
 		g.it.gpu.release()
+		if g.holds {
+			g.gi.Dst.release()
+		}
 		if err != nil {
 			g.gi.Err = base.Wrap("get", keyText(g.gi.Key), firstErr(g.it.err, err))
 			continue

@@ -19,9 +19,13 @@ func (w *Writer) WriteBuffers(v Buffers) (int64, error) {
 	it := item{cur: cursor{bufs: v}}
 	err := v.check("put")
 	if err == nil {
-		err = s.holdGPU("put", &it)
+		err = v.hold()
 	}
 	if err != nil {
+		return 0, base.Wrap("put", keyText(w.op.key), err)
+	}
+	defer v.release()
+	if err := s.holdGPU("put", &it); err != nil {
 		return 0, base.Wrap("put", keyText(w.op.key), err)
 	}
 	defer it.gpu.release()

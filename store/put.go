@@ -79,7 +79,8 @@ func (n *Namespace) putItems(ctx context.Context, items []PutItem, alloc func() 
 	queued := first[:0] // sync puts to wait for
 	var chunk []*putItem
 	var bytes int64
-	var held []*gpuItem
+	var one [1]*putItem
+	held := one[:0] // their memory
 	flush := func() {
 		if len(chunk) > 0 {
 			queued = append(queued, n.s.writeChunk(ctx, chunk)...)
@@ -91,9 +92,7 @@ func (n *Namespace) putItems(ctx context.Context, items []PutItem, alloc func() 
 		if p == nil {
 			continue
 		}
-		if p.it.gpu != nil {
-			held = append(held, p.it.gpu)
-		}
+		held = append(held, p)
 		// Never block on a key, or on space, with claimed operations in hand.
 		holder, err := n.s.claim(p.op, p.pi.Replace)
 		if holder != nil {
@@ -117,8 +116,9 @@ func (n *Namespace) putItems(ctx context.Context, items []PutItem, alloc func() 
 		}
 	}
 	flush()
-	for _, g := range held { // every value has left its memory
-		g.release()
+	for _, p := range held { // every value has left its memory
+		p.it.gpu.release()
+		p.pi.Value.release()
 	}
 	for _, p := range queued {
 		if p.pi.Err = p.op.wait(ctx); p.pi.Err != nil {
@@ -127,7 +127,7 @@ func (n *Namespace) putItems(ctx context.Context, items []PutItem, alloc func() 
 	}
 }
 
-// newPut checks an item; nil when it has its answer already.
+// newPut checks an item and holds its memory; nil when it has its answer already.
 func (n *Namespace) newPut(pi *PutItem, alloc func() *putItem) *putItem {
 	pi.Generation = 0
 	pi.Err = checkKey("put", pi.Key)
@@ -144,7 +144,12 @@ func (n *Namespace) newPut(pi *PutItem, alloc func() *putItem) *putItem {
 	p.pi = pi
 	p.op = n.initOp(&p.own, opPut, pi.Key, pi.Durability)
 	p.it = item{v: version{length: pi.Value.Size(), noCRC: pi.NoChecksum, sums: p.sum[:0]}, cur: cursor{bufs: pi.Value}}
-	if pi.Err = n.s.holdGPU("put", &p.it); pi.Err != nil {
+	if pi.Err = pi.Value.hold(); pi.Err == nil {
+		if pi.Err = n.s.holdGPU("put", &p.it); pi.Err != nil {
+			pi.Value.release()
+		}
+	}
+	if pi.Err != nil {
 		return nil
 	}
 	return p
