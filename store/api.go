@@ -98,7 +98,9 @@ type FormatOptions struct {
 // [Off, Off+Len) of a Region, or of the GPU memory that begins at GPU. Plain bytes
 // are copied through a bounce buffer and counted as staged; a region's whole blocks
 // go direct, except those of sync puts of up to 16 KiB in a store that is not
-// strict: they are copied, so that many callers share one write. Registered GPU memory
+// strict: they are copied, so that many callers share one write. A call holds the regions
+// that it names, so that they cannot be closed meanwhile (ErrBusy), and refuses closed
+// ones with ErrClosed. Registered GPU memory
 // goes direct to devices that reach it, and any other through a bounce buffer, with the
 // reason counted. It must not be freed before the call returned, and what the GPU itself writes or
 // reads there must have ended, or begin after the call.
