@@ -28,10 +28,10 @@ static void ugds_moved(struct dma_buf_attachment *att)
 	if (ugds_iommu(ud) != UGDS_IOMMU_STRICT)
 		ugds_isolate(ud, UGDS_WHY_REVOKED);
 	ugds_region_died(r);
+	ugds_count_revoked(ud);
 	dma_buf_unmap_attachment(att, r->sgt, DMA_BIDIRECTIONAL);
 	r->sgt = NULL;
 	trace_ugds_step(MINOR(ud->dev.devt), UGDS_STEP_REVOKED, r->id);
-	ugds_count_revoked(ud);
 }
 
 static const struct dma_buf_attach_ops ugds_attach_ops = {

@@ -320,10 +320,14 @@ static int do_stop(struct ugds_file *f, struct ugds_stop *a)
 
 	if (a->flags & ~UGDS_STOP_RESET || a->reserved || a->timeout_ms > UGDS_STOP_MS_MAX)
 		return -EINVAL;
-	a->how = UGDS_HOW_GONE;
+	a->how = 0;
 	ugds_lock(ud);
 	if (ud->bar)
 		ret = ugds_stop(ud, a->timeout_ms, a->flags & UGDS_STOP_RESET, &a->how);
+	else if (ud->stuck == f) /* it was removed, and did not stop */
+		ret = -EIO;
+	else
+		a->how = UGDS_HOW_GONE;
 	ugds_unlock(ud);
 	return ret;
 }
@@ -460,7 +464,8 @@ static int do_unmap(struct ugds_file *f, struct ugds_unmap *a)
 	if (a->reserved)
 		return -EINVAL;
 	mutex_lock(&f->ud->lock);
-	ret = ugds_region_end(f, a->region);
+	/* What a removed controller that did not stop may still use stays. */
+	ret = f->ud->stuck == f ? -EIO : ugds_region_end(f, a->region);
 	mutex_unlock(&f->ud->lock);
 	return ret;
 }

@@ -119,6 +119,10 @@ void ugds_set_state(struct ugds_device *ud, enum ugds_state state, enum ugds_why
 	mutex_unlock(&ud->hw_lock);
 }
 
+/*
+ * Tells the owner that a region has died, before the region is unmapped: a command whose
+ * accesses were dropped may end well, and the owner looks here before it believes that.
+ */
 void ugds_count_revoked(struct ugds_device *ud)
 {
 	mutex_lock(&ud->hw_lock);

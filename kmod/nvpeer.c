@@ -43,12 +43,12 @@ static void take_back(struct ugds_region *r)
 	if (ugds_iommu(ud) != UGDS_IOMMU_STRICT)
 		ugds_isolate(ud, UGDS_WHY_REVOKED);
 	ugds_region_died(r);
+	ugds_count_revoked(ud);
 	nvidia_p2p_dma_unmap_pages(ud->pdev, nv->table, nv->mapping);
 	nvidia_p2p_free_page_table(nv->table); /* drivers of today do it themselves */
 	nv->mapping = NULL;
 	nv->table = NULL;
 	trace_ugds_step(MINOR(ud->dev.devt), UGDS_STEP_REVOKED, r->id);
-	ugds_count_revoked(ud);
 }
 
 static void freed(void *data)

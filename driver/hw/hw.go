@@ -177,8 +177,8 @@ type Mapping interface {
 // Revocable is what a Mapping implements in addition when somebody else can take its
 // memory back: the exporter of a dma-buf.
 type Revocable interface {
-	// Revoked tells whether that has happened. Then no access of the device reaches
-	// the memory any more, and what a command did with it, whatever its status, is
+	// Revoked tells whether that has begun. From then on accesses of the device may not
+	// reach the memory, and what a command did with it, whatever its status, is
 	// unknown. It is cheap until the first revocation on the device.
 	Revoked() bool
 }
