@@ -107,7 +107,7 @@ struct ugds_status {
 	__u32 events;		/* changes so far */
 	__u32 state;		/* enum ugds_state */
 	__u32 why;		/* enum ugds_why of the state */
-	__u32 revoked;		/* regions that their exporters took back, told before they are unmapped */
+	__u32 revoked;		/* regions taken back so far, each told before its unmap */
 };
 
 /*
