@@ -184,6 +184,26 @@ func TestLeasedGetNamesItsKey(t *testing.T) {
 	}
 }
 
+// TestLookupAllocations: the lease of one short key is one piece of memory, key
+// included.
+func TestLookupAllocations(t *testing.T) {
+	b := newBox(t, box{})
+	if err := b.ns.Put(bg, []byte("key"), store.Bytes([]byte("abc")), store.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	keys := [][]byte{[]byte("key")}
+	n := testing.AllocsPerRun(100, func() {
+		l, err := b.ns.Lookup(bg, keys, store.LookupOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Release()
+	})
+	if n > 5 {
+		t.Errorf("a lookup of one key allocates %v times, the lease, its timer (2), the extent and the pin are 5", n)
+	}
+}
+
 // TestValueOverLimits: a value that no record can describe fails alone; the store goes
 // on.
 func TestValueOverLimits(t *testing.T) {

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bytes"
 	"context"
 	"sync"
 	"time"
@@ -16,13 +15,22 @@ import (
 type Lease struct {
 	n    *Namespace
 	lead int
-	keys [][]byte // of held; nil for a key that was not there
 
 	mu    sync.Mutex
-	held  []held // sh is nil for a key that was not there
-	over  error  // ErrClosed after Release, ErrLeaseExpired after the time
+	held  []leased
+	over  error // ErrClosed after Release, ErrLeaseExpired after the time
 	until time.Time
 	timer *time.Timer
+
+	// What a lookup of one short key needs is here and not in memory of its own.
+	one   [1]leased
+	short [64]byte
+}
+
+// leased is the version of one key; sh is nil when it was not there.
+type leased struct {
+	held
+	key []byte
 }
 
 // Lookup tells how many leading keys are present and leases the versions found.
@@ -36,7 +44,11 @@ func (n *Namespace) Lookup(ctx context.Context, keys [][]byte, o LookupOptions) 
 	if len(keys) > MaxBatchKeys || o.TTL < 0 {
 		return nil, base.Errorf("look up", n.ns.name, ErrInvalid, "%d keys (the limit is %d), time to live %v", len(keys), MaxBatchKeys, o.TTL)
 	}
-	l := &Lease{n: n, lead: -1, held: make([]held, 0, len(keys)), keys: make([][]byte, 0, len(keys))}
+	l := &Lease{n: n, lead: -1}
+	texts := l.short[:0]
+	if l.held = l.one[:0]; len(keys) > len(l.one) {
+		l.held = make([]leased, 0, len(keys))
+	}
 	for i, k := range keys {
 		err := checkKey("look up", k)
 		var h held
@@ -47,9 +59,8 @@ func (n *Namespace) Lookup(ctx context.Context, keys [][]byte, o LookupOptions) 
 			l.end(ErrClosed)
 			return nil, err
 		}
-		l.held = append(l.held, h)
 		if err != nil {
-			l.keys = append(l.keys, nil)
+			l.held = append(l.held, leased{})
 			if l.lead < 0 {
 				l.lead = i
 			}
@@ -58,7 +69,8 @@ func (n *Namespace) Lookup(ctx context.Context, keys [][]byte, o LookupOptions) 
 			}
 			continue
 		}
-		l.keys = append(l.keys, bytes.Clone(k))
+		texts = append(texts, k...)
+		l.held = append(l.held, leased{held: h, key: texts[len(texts)-len(k):]})
 	}
 	if l.lead < 0 {
 		l.lead = len(keys)
@@ -100,18 +112,18 @@ func (l *Lease) Size(i int) int64 {
 
 // use takes a hold of its own on version i, so that the end of the lease does
 // not touch a get in flight.
-func (l *Lease) use(i int) (held, error) {
+func (l *Lease) use(i int) (leased, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.over != nil {
-		return held{}, base.Wrap("use", "lease", l.over)
+		return leased{}, base.Wrap("use", "lease", l.over)
 	}
 	if i < 0 || i >= len(l.held) {
-		return held{}, base.Errorf("use", "lease", ErrOutOfRange, "key %d of %d", i, len(l.held))
+		return leased{}, base.Errorf("use", "lease", ErrOutOfRange, "key %d of %d", i, len(l.held))
 	}
 	h := l.held[i]
 	if h.sh == nil {
-		return held{}, base.Errorf("use", "lease", ErrNotFound, "key %d was not there", i)
+		return leased{}, base.Errorf("use", "lease", ErrNotFound, "key %d was not there", i)
 	}
 	h.sh.mu.Lock()
 	h.sh.pin(h.v.gen)
@@ -152,7 +164,7 @@ func (l *Lease) GetBatch(ctx context.Context, items []LeaseItem) {
 		}
 		h, err := l.use(li.Index)
 		if li.Err = err; err == nil {
-			gets = append(gets, &getItem{gi: &GetItem{Key: l.keys[li.Index], Dst: li.Dst, GetOptions: li.GetOptions}, h: h})
+			gets = append(gets, &getItem{gi: &GetItem{Key: h.key, Dst: li.Dst, GetOptions: li.GetOptions}, h: h.held})
 			of = append(of, i)
 		}
 	}

@@ -86,42 +86,37 @@ func (n *nsState) usage() Usage {
 	return Usage{Objects: n.objects.Load(), Bytes: n.bytes.Load(), SlotBytes: n.slots.Load()}
 }
 
-// gate counts calls inside the store, so that Close can wait for them.
+// gate counts calls inside the store, so that Close can wait for them. Every call
+// passes it twice, so that it is one number and no lock.
 type gate struct {
-	mu      sync.Mutex
-	inside  int
-	closing bool
-	idle    chan struct{} // closed when closing and nobody is inside
+	calls atomic.Int64 // inside, and gateShut once Close was called
+	idle  chan struct{}
+	last  sync.Once // closes idle
 }
 
+const gateShut = 1 << 62
+
 func (g *gate) enter(op, object string) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closing {
+	if g.calls.Add(1) >= gateShut {
+		g.leave()
 		return base.Wrap(op, object, ErrClosed)
 	}
-	g.inside++
 	return nil
 }
 
 func (g *gate) leave() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.inside--; g.inside == 0 && g.closing {
-		close(g.idle)
+	if g.calls.Add(-1) == gateShut { // a refused call may find it so again
+		g.last.Do(func() { close(g.idle) })
 	}
 }
 
-// shut refuses new calls and gives the channel that closes when none is inside;
-// nil if it was shut before.
+// shut refuses new calls and gives the channel that closes when none is inside.
+// The caller holds a lock against another shut.
 func (g *gate) shut() <-chan struct{} {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !g.closing {
-		g.closing, g.idle = true, make(chan struct{})
-		if g.inside == 0 {
-			close(g.idle)
-		}
+	if g.idle == nil {
+		g.idle = make(chan struct{})
+		g.calls.Add(gateShut + 1) // one call more, in case there is no other
+		g.leave()
 	}
 	return g.idle
 }
