@@ -40,6 +40,7 @@ type campaign struct {
 	version uint32
 	cuts    int               // power cuts and removals so far
 	memory  [2]*driver.Region // used in turns
+	spare   *driver.Region    // of two blocks, see works
 	sums    [2]uint32         // of the memory when its last batch had ended
 	used    [2]bool
 	resets  int
@@ -161,12 +162,14 @@ func (c *campaign) round(turn int, hurry bool) {
 	case driver.StateReady:
 	case driver.StateRemoved:
 		c.replug()
+		c.works()
 	default:
 		c.s.Script()
 		if err := c.d.Reset(bg(c.t)); err != nil {
 			c.t.Fatal(err)
 		}
 		c.resets++
+		c.works()
 	}
 	if other := 1 - turn; c.used[other] && crc32.ChecksumIEEE(c.memory[other].CPU()) != c.sums[other] {
 		c.t.Fatal("memory was changed after its requests had ended")
@@ -176,6 +179,26 @@ func (c *campaign) round(turn int, hurry bool) {
 			c.t.Fatal(err)
 		}
 	}
+}
+
+// works reads a block and writes another: without a fault a device that was just reset
+// does both.
+func (c *campaign) works() {
+	c.t.Helper()
+	c.version++
+	lba := c.rnd.Int64N(campaignSpan/c.block - 1)
+	c.fill(c.spare.Bytes(c.block, c.block), lba+1, c.version)
+	b := new(driver.Batch)
+	for i, op := range []driver.Op{driver.OpRead, driver.OpWrite} {
+		at := int64(i) * c.block
+		b.Reqs = append(b.Reqs, driver.Request{Op: op, Off: lba*c.block + at, Len: c.block, Segs: []driver.Seg{c.spare.Seg(at, c.block)}})
+	}
+	submit(c.t, c.d, b)
+	wait(c.t, b)
+	if err := b.Err(); err != nil || c.d.State() != driver.StateReady {
+		c.t.Fatalf("a device that was reset is %v: %v", c.d.State(), err)
+	}
+	c.answers(b, c.spare)
 }
 
 // kind deals the next kind of fault.
@@ -348,13 +371,13 @@ func TestFaultCampaign(t *testing.T) {
 					t.Errorf("close: %v", err)
 				}
 			}()
-			for i := range c.memory {
-				r, err := driver.AllocRegion(campaignMemory, "campaign")
+			for r, n := range map[**driver.Region]int64{&c.memory[0]: campaignMemory, &c.memory[1]: campaignMemory, &c.spare: 2 * c.block} {
+				mem, err := driver.AllocRegion(n, "campaign")
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer r.Close()
-				c.memory[i] = r
+				defer mem.Close()
+				*r = mem
 			}
 			limit := *campaignCommands / 3
 			if testenv.Race {
