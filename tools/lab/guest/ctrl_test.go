@@ -121,8 +121,12 @@ func TestDeviceDataPointers(t *testing.T) {
 		return q
 	}
 	w, back := pieces(driver.OpWrite, from), pieces(driver.OpRead, to)
+	before := d.Stats().Commands
 	do(t, d, w)
 	do(t, d, back)
+	if n := d.Stats().Commands - before; n != 2 {
+		t.Errorf("%d commands for twice %d pieces: no SGL named them together", n, len(w.Segs))
+	}
 	for i := range w.Segs {
 		a, b := w.Segs[i], back.Segs[i]
 		if !bytes.Equal(a.Region.Bytes(a.Off, a.Len), b.Region.Bytes(b.Off, b.Len)) {
