@@ -15,8 +15,8 @@ import (
 )
 
 // TestKdrvLayout compiles a program against the header and compares what it says of
-// every structure, offset and number with this side. The header has only types of
-// fixed width and natural alignment, so the answer is that of every 64-bit machine.
+// every structure, offset and number with this side. TestKdrvLayoutIsFixed tells why
+// the answer is that of every 64-bit machine.
 func TestKdrvLayout(t *testing.T) {
 	cc, err := exec.LookPath("cc")
 	if err != nil {
@@ -69,6 +69,33 @@ func TestKdrvLayout(t *testing.T) {
 	}
 	if len(want) > 0 {
 		t.Errorf("not answered: %v", want)
+	}
+}
+
+// TestKdrvLayoutIsFixed: the structures consist of integers of fixed width, each at a
+// multiple of its size right behind the one before, and end at a multiple of their
+// largest. So neither side can lay them out differently on another machine, amd64 or
+// arm64.
+func TestKdrvLayoutIsFixed(t *testing.T) {
+	fixed := map[reflect.Kind]bool{reflect.Int8: true, reflect.Int16: true, reflect.Int32: true, reflect.Int64: true,
+		reflect.Uint8: true, reflect.Uint16: true, reflect.Uint32: true, reflect.Uint64: true}
+	for _, s := range unix.KdrvStructs {
+		typ := reflect.TypeOf(s.V)
+		end, largest := uintptr(0), uintptr(1)
+		for i := range typ.NumField() {
+			f := typ.Field(i)
+			one := f.Type
+			if one.Kind() == reflect.Array {
+				one = one.Elem()
+			}
+			if !fixed[one.Kind()] || f.Offset != end || end%one.Size() != 0 {
+				t.Errorf("%s.%s, %v at %d after %d bytes, is not of the same width and place everywhere", s.C, f.Name, f.Type, f.Offset, end)
+			}
+			end, largest = end+f.Type.Size(), max(largest, one.Size())
+		}
+		if typ.Size() != end || end%largest != 0 {
+			t.Errorf("%s has %d bytes, its fields %d", s.C, typ.Size(), end)
+		}
 	}
 }
 
