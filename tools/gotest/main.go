@@ -4,9 +4,11 @@
 //
 //	gotest [-v] [go test flags] packages...
 //	gotest -fuzz-for 4m packages...
+//	gotest -fuzz-each 30s packages...
 //
 // The second form runs every fuzz target of the packages one after the other,
-// each for its share of the time. The exit status is that of the tests.
+// each for its share of the time that the builds leave; the third gives each that
+// time. The exit status is that of the tests.
 package main
 
 import (
@@ -21,13 +23,18 @@ import (
 
 func main() {
 	args := os.Args[1:]
-	if len(args) > 1 && args[0] == "-fuzz-for" {
-		total, err := time.ParseDuration(args[1])
+	if len(args) > 1 && (args[0] == "-fuzz-for" || args[0] == "-fuzz-each") {
+		d, err := time.ParseDuration(args[1])
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "gotest:", err)
 			os.Exit(2)
 		}
-		os.Exit(fuzz(total, args[2:]))
+		end := time.Now().Add(d)
+		each := func(int) time.Duration { return d }
+		if args[0] == "-fuzz-for" {
+			each = func(targets int) time.Duration { return share(time.Until(end), targets) }
+		}
+		os.Exit(fuzz(each, args[2:]))
 	}
 	verbose := len(args) > 0 && args[0] == "-v"
 	if verbose {
@@ -75,10 +82,15 @@ func start(cmd *exec.Cmd) error {
 // minFuzz is the least time of one target, whatever the builds took.
 const minFuzz = 5 * time.Second
 
+// share is the time of one of several targets that have left together.
+func share(left time.Duration, targets int) time.Duration {
+	return max(left/time.Duration(targets), minFuzz).Round(time.Second)
+}
+
 // fuzz builds the test binaries, which takes minutes when instrumented code is
-// not cached yet, and runs each target for its share of what is left of total.
-func fuzz(total time.Duration, packages []string) int {
-	end := time.Now().Add(total)
+// not cached yet, and then runs each target for the time that each says, given how
+// many there are.
+func fuzz(each func(targets int) time.Duration, packages []string) int {
 	targets, err := fuzzTargets(packages)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "gotest:", err)
@@ -99,12 +111,12 @@ func fuzz(total time.Duration, packages []string) int {
 			return 1
 		}
 	}
-	each := max(time.Until(end)/time.Duration(len(targets)), minFuzz).Round(time.Second)
-	fmt.Printf("%d fuzz targets, %v each\n", len(targets), each)
+	long := each(len(targets))
+	fmt.Printf("%d fuzz targets, %v each\n", len(targets), long)
 	code := 0
 	for _, t := range targets {
 		fmt.Printf("--- %s %s\n", t.dir, t.name)
-		cmd := exec.Command("go", "test", "-run=^$", "-fuzz=^"+t.name+"$", "-fuzztime="+each.String(), "./"+t.dir)
+		cmd := exec.Command("go", "test", "-run=^$", "-fuzz=^"+t.name+"$", "-fuzztime="+long.String(), "./"+t.dir)
 		text, err := cmd.CombinedOutput()
 		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 		if err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"strings"
 	"testing"
+	"time"
 )
 
 func run(t *testing.T, verbose bool, events ...string) (string, *report) {
@@ -89,5 +90,17 @@ func TestFuzzTargets(t *testing.T) {
 	got := fuzzFunc.FindAllStringSubmatch("func FuzzA(f *testing.F) {}\n\tfunc FuzzB(\nfunc Fuzzy() {}\nfunc FuzzC_2(f *testing.F) {}\n", -1)
 	if len(got) != 2 || got[0][1] != "FuzzA" || got[1][1] != "FuzzC_2" {
 		t.Errorf("found %v", got)
+	}
+}
+
+func TestFuzzShare(t *testing.T) {
+	for _, c := range []struct {
+		left    time.Duration
+		targets int
+		want    time.Duration
+	}{{176 * time.Second, 6, 29 * time.Second}, {20 * time.Second, 4, minFuzz}, {3 * time.Second, 4, minFuzz}, {-time.Second, 1, minFuzz}} {
+		if got := share(c.left, c.targets); got != c.want {
+			t.Errorf("%v for %d targets: %v each, want %v", c.left, c.targets, got, c.want)
+		}
 	}
 }
