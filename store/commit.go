@@ -234,7 +234,7 @@ func (s *Store) closeSet(io *roundIO, limit int) (set []*op, more bool) {
 	return set, more
 }
 
-// gather waits for the second half of a set.
+// gather waits for the second part of a set.
 func (s *Store) gather(timer *time.Timer) {
 	for {
 		now := time.Now()

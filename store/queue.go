@@ -24,7 +24,7 @@ type queue struct {
 	gatherEnd time.Time // and no longer than this
 	missed    int       // waits in a row that were in vain
 	skip      int       // rounds that do not wait, because of that
-	half      bool      // the round has closed the first part of its set
+	part      bool      // the round has closed the first part of its set
 }
 
 // Bounds of the wait for callers that were just answered.
@@ -32,24 +32,24 @@ const (
 	gatherMax    = time.Millisecond // and at most the time that their round took
 	gatherMisses = 4                // so many waits in vain, and gatherSkip rounds do not wait
 	gatherSkip   = 16
-	// halfOps is from how many expected operations on a round writes the first
-	// half of them while the others come.
-	halfOps = 32
+	// partOps is from how many expected operations on a round writes the first
+	// three quarters of them while the others come.
+	partOps = 32
 )
 
-// due reports whether a round should begin or, if it has begun with one half, go
+// due reports whether a round should begin or, if it has begun with a first part, go
 // on; whatever the age of ops is. Light operations alone wait for the round
 // under way to end and for its callers to come back: a round that began at once
 // would take the few that are quick, and the others would pay for a flush and a
 // commit of their own.
 func (q *queue) due() bool {
 	switch {
-	case q.urgent || len(q.ops) >= MaxRoundOps || q.half && q.light >= q.expect:
+	case q.urgent || len(q.ops) >= MaxRoundOps || q.part && q.light >= q.expect:
 		return true
-	case q.half || q.light == 0 || len(q.round) > 0:
+	case q.part || q.light == 0 || len(q.round) > 0:
 		return false
 	}
-	return q.light >= q.expect || q.expect >= halfOps && q.light >= q.expect/2
+	return q.light >= q.expect || q.expect >= partOps && q.light >= q.expect*3/4
 }
 
 // giveUp ends a wait that has lasted long enough: the callers have other plans.
@@ -64,7 +64,7 @@ func (q *queue) giveUp(now time.Time) {
 }
 
 // close takes at most limit finished operations into the round. more tells that
-// these are one half and the round should wait for the other.
+// these are the first part and the round should wait for the rest.
 func (q *queue) close(limit int) (set []*op, more bool) {
 	n := min(len(q.ops), limit)
 	set = slices.Clone(q.ops[:n])
@@ -78,13 +78,13 @@ func (q *queue) close(limit int) (set []*op, more bool) {
 		q.missed = 0
 	}
 	q.expect = max(0, q.expect-light)
-	q.half = q.expect > 0 && light > 0 && !q.urgent && !q.half && n < limit
-	if !q.half {
+	q.part = q.expect > 0 && light > 0 && !q.urgent && !q.part && n < limit
+	if !q.part {
 		q.expect = 0
 	}
 	q.urgent = rest > 0 && q.urgent
 	q.oldest = time.Now()
-	return set, q.half
+	return set, q.part
 }
 
 // leave forgets the n oldest operations of the rounds under way. took is how
@@ -92,7 +92,7 @@ func (q *queue) close(limit int) (set []*op, more bool) {
 func (q *queue) leave(n int, took time.Duration) {
 	if q.skip > 0 {
 		q.skip--
-	} else if !q.half {
+	} else if !q.part {
 		q.expect = q.light + lightOps(q.round[:n])
 		q.gatherEnd = time.Now().Add(min(took, gatherMax))
 	}

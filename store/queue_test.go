@@ -65,38 +65,39 @@ func TestUrgentEndsTheGathering(t *testing.T) {
 	}
 }
 
-// From halfOps expected operations on a round closes in two halves, below it
+// From partOps expected operations on a round closes in two parts, below it
 // does not.
-func TestRoundInHalves(t *testing.T) {
-	q := lightQueue(halfOps - 1)
-	enter(q, halfOps-2)
+func TestRoundInTwoParts(t *testing.T) {
+	q := lightQueue(partOps - 1)
+	enter(q, partOps-2)
 	if q.due() {
 		t.Error("a small round does not begin early")
 	}
-	q = lightQueue(halfOps)
-	enter(q, halfOps/2-1)
+	q = lightQueue(partOps)
+	const first = partOps * 3 / 4
+	enter(q, first-1)
 	if q.due() {
-		t.Error("before the half is there")
+		t.Error("before the first part is there")
 	}
 	enter(q, 1)
 	if !q.due() {
-		t.Error("the half is there")
+		t.Error("the first part is there")
 	}
-	if set, more := q.close(MaxRoundOps); len(set) != halfOps/2 || !more || q.due() {
+	if set, more := q.close(MaxRoundOps); len(set) != first || !more || q.due() {
 		t.Errorf("%d, %v, due %v", len(set), more, q.due())
 	}
-	enter(q, halfOps/2-1)
+	enter(q, partOps-first-1)
 	if q.due() {
 		t.Error("one is missing")
 	}
 	enter(q, 1)
 	if !q.due() {
-		t.Error("the other half is there")
+		t.Error("the rest is there")
 	}
-	if set, more := q.close(MaxRoundOps); len(set) != halfOps/2 || more || q.half {
-		t.Errorf("%d, %v, half %v", len(set), more, q.half)
+	if set, more := q.close(MaxRoundOps); len(set) != partOps-first || more || q.part {
+		t.Errorf("%d, %v, part %v", len(set), more, q.part)
 	}
-	if len(q.round) != halfOps {
+	if len(q.round) != partOps {
 		t.Errorf("%d in the round", len(q.round))
 	}
 }
@@ -144,7 +145,7 @@ func TestRoundLimit(t *testing.T) {
 	q := lightQueue(8)
 	enter(q, MaxRoundOps-1)
 	q.expect = 2 * MaxRoundOps
-	if q.due() && !q.half && q.light < q.expect/2 {
+	if q.due() && !q.part && q.light < q.expect/2 {
 		t.Error("due below the limit")
 	}
 	enter(q, 2)

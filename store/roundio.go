@@ -26,7 +26,7 @@ type roundIO struct {
 // roundDevice is what a round does with one device: it writes the values that
 // are still in bounce buffers, with a commit mark among them, and flushes.
 type roundDevice struct {
-	parts [2]roundPart // a set may be closed in two halves
+	parts [2]roundPart // a set may be closed in two parts
 	n     int          // of parts that were submitted
 	flush bool
 	mark  bool   // a mark is among the writes; in the end, it is durable
@@ -95,7 +95,7 @@ func (r *roundIO) addMark(s *Store, d int) {
 	}
 }
 
-// startEarly submits the first half of a set, with the marks.
+// startEarly submits the first part of a set, with the marks.
 func (r *roundIO) startEarly(s *Store) {
 	for d := range r.devs {
 		if len(r.devs[d].parts[0].batch.Reqs) > 0 {
