@@ -94,7 +94,7 @@ func (n *Namespace) Get(ctx context.Context, key []byte, dst Buffers, o GetOptio
 
 // GetBytes reads the object into new memory.
 func (n *Namespace) GetBytes(ctx context.Context, key []byte, o GetOptions) ([]byte, error) {
-	if err := n.s.gate.enter("get", keyText(key)); err != nil {
+	if err := n.s.gate.enter("get", n.ns.name); err != nil {
 		return nil, err
 	}
 	defer n.s.gate.leave()
@@ -455,7 +455,7 @@ func (n *Namespace) ExistsMany(keys [][]byte, out []bool) error {
 
 // Stat describes the object. ErrNotFound when there is none.
 func (n *Namespace) Stat(_ context.Context, key []byte) (ObjectInfo, error) {
-	if err := n.s.gate.enter("stat", keyText(key)); err != nil {
+	if err := n.s.gate.enter("stat", n.ns.name); err != nil {
 		return ObjectInfo{}, err
 	}
 	defer n.s.gate.leave()

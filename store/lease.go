@@ -222,7 +222,7 @@ type Reader struct {
 
 // NewReader opens the object for reading. ErrNotFound when there is none.
 func (n *Namespace) NewReader(ctx context.Context, key []byte) (*Reader, error) {
-	if err := n.s.gate.enter("get", keyText(key)); err != nil {
+	if err := n.s.gate.enter("get", n.ns.name); err != nil {
 		return nil, err
 	}
 	defer n.s.gate.leave()

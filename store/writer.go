@@ -29,7 +29,7 @@ type Writer struct {
 // NewWriter begins a value. ErrExists at once when the key is visible and Replace
 // is not set; Close looks again. ctx bounds every wait of the writer.
 func (n *Namespace) NewWriter(ctx context.Context, key []byte, o PutOptions) (*Writer, error) {
-	if err := n.s.gate.enter("put", keyText(key)); err != nil {
+	if err := n.s.gate.enter("put", n.ns.name); err != nil {
 		return nil, err
 	}
 	defer n.s.gate.leave()
