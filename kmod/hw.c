@@ -131,6 +131,18 @@ void ugds_count_revoked(struct ugds_device *ud)
 	mutex_unlock(&ud->hw_lock);
 }
 
+/*
+ * Tells whether the controller answers no more, and tells its owner: one that has lost its
+ * power without a notice. hw_lock is held.
+ */
+static bool is_gone(struct ugds_device *ud)
+{
+	if (pci_channel_offline(ud->pdev) || pci_device_is_present(ud->pdev))
+		return false;
+	set_state(ud, UGDS_GONE, UGDS_WHY_REMOVED);
+	return true;
+}
+
 /* Lets the controller reach memory. device_lock and ud->lock are held. */
 int ugds_start(struct ugds_device *ud)
 {
@@ -144,11 +156,17 @@ int ugds_start(struct ugds_device *ud)
 			ret = -EIO;
 			break;
 		}
+		if (is_gone(ud)) {
+			ret = -ENODEV;
+			break;
+		}
 		pci_set_master(ud->pdev);
 		trace_ugds_step(MINOR(ud->dev.devt), UGDS_STEP_START, 0);
 		set_state(ud, UGDS_RUNNING, UGDS_WHY_NONE);
 		break;
 	case UGDS_RUNNING:
+		if (is_gone(ud))
+			ret = -ENODEV;
 		break;
 	case UGDS_ISOLATED:
 		ret = -ESTALE;

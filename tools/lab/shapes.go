@@ -230,7 +230,7 @@ var shapes = []shape{
 	{
 		name: "surprise-kdrv", long: true, append: noKernelDriver, kmod: true,
 		devices: devices, images: images,
-		suites: []suite{{name: "kdrv", pkg: "tools/lab/guest", args: []string{"-transport", "kdrv", "-test.run", "^TestLongUnplug$"}}},
+		suites: []suite{{name: "kdrv", pkg: "tools/lab/guest", args: []string{"-transport", "kdrv", "-test.run", "^TestLong"}}},
 	},
 	{
 		name: "cuts", cuts: 3, iommu: true, append: noKernelDriver,
