@@ -442,3 +442,33 @@ func TestRow12Interrupts(t *testing.T) {
 		}
 	}
 }
+
+// TestRow12Deadlines: where nobody polls, a device deadline D is as exact as where
+// somebody does: every entry has ended within 1.1 D of the device's clock, and not
+// before D. What ends late, but in time, by an interrupt, has ended well.
+func TestRow12Deadlines(t *testing.T) {
+	for _, mode := range []ctrl.Mode{ctrl.Interrupts, ctrl.Hybrid} {
+		cfg := sim.Default(16 * base.MiB)
+		cfg.UnreadyDelay = 200 * time.Millisecond
+		s := model(t, cfg)
+		d := opened(t, s, ctrl.Options{Mode: mode, Queues: 2, Watch: time.Millisecond})
+		b := reads(t, d, 8, 4096)
+		s.Script(sim.Rule{Kind: sim.FaultDelay, Delay: deadline * 9 / 10})
+		run(t, d, b)
+		s.Script(sim.Rule{Kind: sim.FaultLoseCompletion, Count: 1})
+		start := s.Now()
+		submit(t, d, b)
+		wait(t, b)
+		if took := s.Now() - start; took < deadline || took > deadline*11/10 {
+			t.Errorf("%v: ended after %v", mode, took)
+		}
+		if d.State() != driver.StateIsolated || !errors.Is(b.Err(), base.ErrTimeout) {
+			t.Errorf("%v: %v, %v", mode, d.State(), b.Err())
+		}
+		s.Script()
+		if err := d.Reset(bg(t)); err != nil {
+			t.Fatal(err)
+		}
+		run(t, d, b)
+	}
+}
