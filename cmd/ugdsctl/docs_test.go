@@ -23,7 +23,8 @@ func TestDocumentedCommands(t *testing.T) {
 		t.Fatalf("only %d blocks", len(blocks))
 	}
 	dir, bin := sandbox(t), binDir(t)
-	for name, text := range map[string]string{"a": "one", "-dash/b c": "two", "deep/er/é": "", "deep/-": "four"} {
+	for name, text := range map[string]string{"a": "one", "-dash/b c": "two", "deep/er/é": "", "deep/-": "four",
+		"line\nfeed": "five", "tab\there": "six", "\xff\xfe/hex:00": "seven", "end\n/x": "eight"} {
 		path := filepath.Join(dir, "tree", name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			t.Fatal(err)
