@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -230,6 +231,22 @@ func TestCompletion(t *testing.T) {
 		out, errs, code := call(t, "", append([]string{"__complete"}, strings.Fields(args)...)...)
 		if code != 0 || !strings.Contains(out, want) {
 			t.Errorf("%s: exit %d, %q %s", args, code, out, errs)
+		}
+	}
+}
+
+// TestHelpCannotBeWritten: help that nobody can have read is a failure, told once.
+func TestHelpCannotBeWritten(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	for _, args := range []string{"", "help", "help put", "put --help", "device", "__complete pu"} {
+		var errs bytes.Buffer
+		code := execute(t.Context(), &ctl.Env{Stdout: full, Stderr: &errs}, strings.Fields(args))
+		if code != 1 || strings.Count(errs.String(), "no space left") != 1 {
+			t.Errorf("%s: exit %d, %q", args, code, &errs)
 		}
 	}
 }

@@ -61,11 +61,29 @@ func (closedInput) Read([]byte) (int, error) {
 	return 0, base.WithHint(base.ErrClosed, "open it, or name %s for nothing", os.DevNull)
 }
 
+// helpWriter remembers that help could not be written: cobra tells of it, and ends well.
+type helpWriter struct {
+	w   io.Writer
+	err error
+}
+
+func (h *helpWriter) Write(p []byte) (int, error) {
+	if h.err == nil {
+		_, h.err = h.w.Write(p)
+	}
+	return len(p), nil
+}
+
 // execute runs one command line and gives its exit status.
 func execute(ctx context.Context, env *ctl.Env, args []string) int {
 	root := newRoot(env)
+	help := &helpWriter{w: env.Stdout}
+	root.SetOut(help)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
+	if err == nil {
+		err = help.err
+	}
 	code := ctl.ExitCode(err)
 	switch {
 	case err == nil || ctl.Quiet(err):
@@ -107,7 +125,6 @@ found, 4 exists already, 5 the store is in use. fsck has its own.`,
 			return emptyFlag(cmd)
 		},
 	}
-	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
 	root.SetHelpCommand(helpCmd())
 	root.CompletionOptions.DisableDefaultCmd = true // completionCmd stands in for it
