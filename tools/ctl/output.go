@@ -33,8 +33,12 @@ type errorDoc struct {
 func head(verb string, err error) header {
 	h := header{Version: DocVersion, Verb: verb}
 	if err != nil && !errors.Is(err, errQuiet) {
-		name, _ := classify(err)
-		h.Error = &errorDoc{name, err.Error()}
+		name, code := classify(err)
+		text := err.Error()
+		if code == ExitInterrupted { // below, what waits may call it a timeout
+			text = interrupted{}.Error()
+		}
+		h.Error = &errorDoc{name, text}
 	}
 	return h
 }

@@ -2,10 +2,14 @@ package ctl
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/ugds-store/ugds/internal/base"
 )
 
 // TestGrid: the last cell goes on in lines whose other cells are empty, no line is
@@ -46,3 +50,29 @@ func TestGrid(t *testing.T) {
 
 // flat is text as it was before it was wrapped, with single spaces.
 func flat(text string) string { return strings.Join(strings.Fields(text), " ") }
+
+// TestInterruptedDocument: a document says of an interrupt what the text says, whatever a
+// wait below made of it.
+func TestInterruptedDocument(t *testing.T) {
+	late := base.Errorf("verify", "data", base.ErrTimeout, "%w", context.Canceled)
+	if got := head("fsck", errors.Join(late, errors.New("close"))).Error; *got != (errorDoc{"interrupted", "interrupted"}) {
+		t.Errorf("%+v", got)
+	}
+	if got := head("fsck", base.Wrap("verify", "data", base.ErrTimeout)).Error; *got != (errorDoc{"timeout", "verify data: timed out"}) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestUsageFits: the last line of usage keeps to a terminal for stores of any size.
+func TestUsageFits(t *testing.T) {
+	var out bytes.Buffer
+	d := &usageDoc{Space: usageSpace{FreeSlabs: 1023 * base.GiB, FreeSlots: 1023 * base.MiB}}
+	if err := (&Env{Stdout: &out}).usageText(d); err != nil || !strings.Contains(flat(out.String()), "for any value, 1023.0 MiB in slots") {
+		t.Errorf("%v, %s", err, &out)
+	}
+	for line := range strings.Lines(out.String()) {
+		if n := utf8.RuneCountInString(line); n > screenColumns+1 { // and the line break
+			t.Errorf("%d columns: %q", n, line)
+		}
+	}
+}

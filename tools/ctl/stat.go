@@ -65,7 +65,7 @@ func statObject(ctx context.Context, e *Env, t *Target, arg string) error {
 	if doc.CRC32C != nil {
 		crc = *doc.CRC32C
 	}
-	var devs []string
+	devs := []string{} // none of an empty value
 	for _, d := range doc.Devices {
 		devs = append(devs, strconv.Itoa(d))
 	}
@@ -76,7 +76,7 @@ func statObject(ctx context.Context, e *Env, t *Target, arg string) error {
 		{"space", size(info.SlotBytes)},
 		{"generation", strconv.FormatUint(info.Generation, 10)},
 		{"CRC-32C", crc},
-		{"devices", strings.Join(devs, ", ")},
+		{"devices", orElse(strings.Join(devs, ", "), "none")},
 	})
 }
 

@@ -98,7 +98,7 @@ func (e *Env) usageText(d *usageDoc) error {
 	for i, v := range d.Devices {
 		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\n", i, base.FormatBytes(v.Capacity), base.FormatBytes(v.Allocated), base.FormatBytes(v.FreeSlabs), v.Target)
 	}
-	fmt.Fprintf(w, "\nfree: %s in whole slabs for any value, %s in slots\n", size(d.Space.FreeSlabs), base.FormatBytes(d.Space.FreeSlots))
+	fmt.Fprintf(w, "\nfree: %s in whole slabs for any value, %s in slots\n", base.FormatBytes(d.Space.FreeSlabs), base.FormatBytes(d.Space.FreeSlots))
 	return w.Flush()
 }
 

@@ -51,8 +51,8 @@ func Verify(ctx context.Context, e *Env, t *Target, o VerifyOptions) error {
 	if err != nil {
 		return e.fail("verify", err)
 	}
-	v := &verify{e: e, t: t, prefix: prefix, doc: verifyAnswer{Namespaces: []string{}, NamesHex: []string{}, Wrong: []wrongDoc{}}}
-	err = e.with(ctx, "verify", t, true, func(s *session) error { return v.run(ctx, s, o.All) })
+	v := &verify{e: e, t: t, prefix: prefix, all: o.All, doc: verifyAnswer{Namespaces: []string{}, NamesHex: []string{}, Wrong: []wrongDoc{}}}
+	err = e.with(ctx, "verify", t, true, func(s *session) error { return v.run(ctx, s) })
 	if !v.begun {
 		return e.fail("verify", err)
 	}
@@ -65,6 +65,8 @@ type verify struct {
 	t      *Target
 	prefix []byte
 	doc    verifyAnswer
+	all    bool  // of every namespace
+	others int64 // objects of the namespaces that are not read
 	begun  bool
 	bar    Bar
 
@@ -74,8 +76,8 @@ type verify struct {
 	noChecksum int64
 }
 
-func (v *verify) run(ctx context.Context, s *session, all bool) error {
-	names, total, err := v.names(ctx, s, all)
+func (v *verify) run(ctx context.Context, s *session) error {
+	names, total, err := v.names(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -104,18 +106,20 @@ func (v *verify) run(ctx context.Context, s *session, all bool) error {
 }
 
 // names gives the namespaces to read and the bytes of their values.
-func (v *verify) names(ctx context.Context, s *session, all bool) (names []string, total int64, err error) {
+func (v *verify) names(ctx context.Context, s *session) (names []string, total int64, err error) {
 	known, err := s.Namespaces(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
 	for _, n := range known {
-		if all || n.Name == v.t.namespace() {
-			names = append(names, n.Name)
-			total += n.Usage.Bytes
+		if !v.all && n.Name != v.t.namespace() {
+			v.others += n.Usage.Objects
+			continue
 		}
+		names = append(names, n.Name)
+		total += n.Usage.Bytes
 	}
-	if len(names) == 0 && !all && v.t.namespace() != DefaultNamespace {
+	if len(names) == 0 && !v.all && v.t.namespace() != DefaultNamespace {
 		return nil, 0, base.Wrap("open namespace", v.t.namespace(), base.ErrNotFound)
 	}
 	return names, total, nil
@@ -178,6 +182,9 @@ func (v *verify) text(cut bool) error {
 	if err := h.say(v.e); err != nil {
 		return err
 	}
+	if v.doc.Objects == 0 && !cut {
+		return v.e.say("%s", v.nothing())
+	}
 	return v.e.say("%s", v.doc.verdict(cut))
 }
 
@@ -201,7 +208,24 @@ func (v *verify) report(err error) error {
 	return nil
 }
 
-// verdict is the last line.
+// nothing is the last line when no value was read: nobody shall take it for a proof.
+func (v *verify) nothing() string {
+	where := "in any namespace"
+	if !v.all {
+		where = "in namespace " + showName(v.t.namespace())
+	}
+	what := "there is no key " + where
+	if v.prefix != nil {
+		what = fmt.Sprintf("no key %s begins with %s", where, v.t.showKey(v.prefix))
+	}
+	text := "nothing was read: " + what
+	if v.others > 0 {
+		text += fmt.Sprintf(" (others hold %s: --namespace names one, --all-namespaces reads all)", count(v.others, "object"))
+	}
+	return text
+}
+
+// verdict is the last line when values were read.
 func (d *verifyAnswer) verdict(cut bool) string {
 	read := count(d.Objects, "object") + " of " + base.FormatBytes(d.Bytes)
 	if d.NoChecksum > 0 {
