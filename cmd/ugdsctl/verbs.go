@@ -180,7 +180,11 @@ func getCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
 		Long: `get writes the value of KEY to FILE, or to standard output for -.
 
 The file appears under its name when it is whole. Every byte is checked against
-the checksum of the value; with --range, the pieces around the range are.`,
+the checksum of the value; with --range, the pieces around the range are.
+
+--force puts a new file in the place of FILE. Of a symbolic link it replaces the
+link, and leaves what it leads to; a device or pipe behind one is written to,
+with or without --force.`,
 		Example: `  ugdsctl get --store DIR greeting greeting.txt
   ugdsctl get --store DIR greeting - | wc -c
   ugdsctl get --store DIR greeting - --range 0:5`,

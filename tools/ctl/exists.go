@@ -113,6 +113,16 @@ type keySource struct {
 	t    *Target
 	args []string
 	in   *bufio.Scanner // of Std, while it lasts
+	line int            // the last one that in gave, from 1
+}
+
+// located says which line of standard input an error about a key means, if it came from
+// there.
+func (k *keySource) located(err error) error {
+	if wrong := new(usageError); k.in != nil && errors.As(err, &wrong) {
+		return usage(wrong.verb, "line %d of standard input: %s", k.line, wrong.text)
+	}
+	return err
 }
 
 // next gives the next keys, none at the end.
@@ -125,7 +135,7 @@ func (k *keySource) next() ([][]byte, error) {
 		}
 		key, err := k.t.parseKey("exists", text)
 		if err != nil {
-			return nil, err
+			return nil, k.located(err)
 		}
 		keys = append(keys, key)
 	}
@@ -137,11 +147,13 @@ func (k *keySource) text() (string, bool, error) {
 	for {
 		if k.in != nil {
 			if k.in.Scan() {
+				k.line++
 				return k.in.Text(), true, nil
 			}
 			switch err := k.in.Err(); {
 			case errors.Is(err, bufio.ErrTooLong):
-				return "", false, usage("exists", "a line of standard input is longer than any key")
+				k.line++
+				return "", false, k.located(usage("exists", "it is longer than any key"))
 			case err != nil:
 				return "", false, err
 			}
@@ -157,6 +169,7 @@ func (k *keySource) text() (string, bool, error) {
 		}
 		k.in = bufio.NewScanner(reader{k.ctx, k.e.Stdin, Std})
 		k.in.Split(splitLines)
+		k.line = 0
 	}
 }
 

@@ -355,6 +355,9 @@ func (d *formatDoc) smaller(err error, dir string, n int64) error {
 // FlagBytes writes n bytes as a flag takes them.
 func FlagBytes(n int64) string {
 	switch {
+	case n == 0:
+	case n%base.TiB == 0:
+		return fmt.Sprintf("%dTiB", n/base.TiB)
 	case n%base.GiB == 0:
 		return fmt.Sprintf("%dGiB", n/base.GiB)
 	case n%base.MiB == 0:

@@ -70,6 +70,15 @@ func TestExistsManyKeys(t *testing.T) {
 			t.Errorf("%.10q…: %v", line, err)
 		}
 	}
+	l.Stdin = strings.NewReader("a\n\nb\n")
+	if err := Exists(t.Context(), l.Env, l.target, ExistsOptions{Keys: []string{"c", Std}}); err == nil ||
+		err.Error() != "exists: line 2 of standard input: a key of 0 bytes: 1 to 1024 are possible" {
+		t.Errorf("an empty line: %v", err)
+	}
+	l.Stdin = strings.NewReader("a\n" + strings.Repeat("k", 70000))
+	if err := Exists(t.Context(), l.Env, l.target, ExistsOptions{Keys: []string{Std}}); err == nil || !strings.Contains(err.Error(), "line 2 of") {
+		t.Errorf("a long line: %v", err)
+	}
 	l.Stdin = strings.NewReader("\r\nb\r")
 	l.out.Reset()
 	if err := Exists(t.Context(), l.Env, l.target, ExistsOptions{Keys: []string{Std}}); ExitCode(err) != ExitNotFound || l.out.String() != "hex:0d\nhex:620d\n" {

@@ -83,7 +83,9 @@ func (o *ReplayOptions) check() error {
 	switch {
 	case o.Trace == "":
 		return usage("replay", "which trace? --trace FILE")
-	case o.BlockBytes < 1 || o.BlockBytes > MaxReplayBlock:
+	case o.BlockBytes == 0:
+		return usage("replay", "which size of blocks? --block-bytes SIZE")
+	case o.BlockBytes < 0 || o.BlockBytes > MaxReplayBlock:
 		return usage("replay", "--block-bytes %s: 1 to %s are possible", FlagBytes(o.BlockBytes), base.FormatBytes(MaxReplayBlock))
 	case o.Limit < 0:
 		return usage("replay", "--limit %d is negative", o.Limit)

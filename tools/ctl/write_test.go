@@ -93,3 +93,21 @@ func TestNamedOutFile(t *testing.T) {
 		t.Errorf("left: %q", got)
 	}
 }
+
+// TestForceOnLink: --force replaces a symbolic link itself, as the help of get says.
+func TestForceOnLink(t *testing.T) {
+	dir := t.TempDir()
+	to, link := filepath.Join(dir, "to"), filepath.Join(dir, "link")
+	if err := errors.Join(os.WriteFile(to, []byte("old"), 0o600), os.Symlink(to, link)); err != nil {
+		t.Fatal(err)
+	}
+	err := new(Env).output(t.Context(), link, true, func(w io.Writer) error { _, err := io.WriteString(w, "new"); return err })
+	st, serr := os.Lstat(link)
+	if err != nil || serr != nil || !st.Mode().IsRegular() {
+		t.Errorf("%v, %v, %v", err, serr, st.Mode())
+	}
+	old, _ := os.ReadFile(to)
+	if now, _ := os.ReadFile(link); string(now) != "new" || string(old) != "old" {
+		t.Errorf("%q, behind it %q", now, old)
+	}
+}
