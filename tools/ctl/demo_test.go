@@ -250,3 +250,18 @@ func TestDemoLimits(t *testing.T) {
 		t.Errorf("a directory with files: %v", err)
 	}
 }
+
+// TestDemoRefusesFirst: a setting that there is not is refused before the demo says what
+// it does, and a temporary directory that cannot be made is named.
+func TestDemoRefusesFirst(t *testing.T) {
+	var out bytes.Buffer
+	e := &Env{Stdout: &out, Stderr: &out}
+	o := DemoOptions{Size: DemoMinSize, TempDir: t.TempDir()}
+	if err := Demo(t.Context(), e, &Target{GPUSet: []string{"foo=1"}}, o); ExitCode(err) != ExitUsage || out.Len() > 0 {
+		t.Errorf("%v, %q", err, &out)
+	}
+	o.TempDir = filepath.Join(o.TempDir, "none")
+	if err := Demo(t.Context(), e, &Target{}, o); ExitCode(err) != ExitNotFound || !strings.Contains(err.Error(), o.TempDir) {
+		t.Errorf("%v", err)
+	}
+}

@@ -36,7 +36,7 @@ func (e *Env) workDir(verb, named, temp, prefix string, clean func(dir string) e
 	if w.ours {
 		e.removeLeft(temp, prefix)
 		if w.path, err = os.MkdirTemp(temp, prefix); err != nil {
-			return nil, base.Wrap(verb, "temporary directory", pathCause(err))
+			return nil, base.WithHint(base.Wrap(verb, "temporary directory in "+temp, pathCause(err)), "TMPDIR names another place")
 		}
 	} else if err = e.takeNamed(verb, named, clean); err != nil {
 		return nil, err
