@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
@@ -163,9 +165,29 @@ func execSelf(verb string) func(context.Context, []byte) ([]byte, error) {
 		defer dieTogether(c)()
 		c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
 		c.WaitDelay = time.Minute
-		c.Stdin, c.Stderr = bytes.NewReader(in), os.Stderr
-		return c.Output()
+		var said bytes.Buffer
+		c.Stdin, c.Stderr = bytes.NewReader(in), &said
+		out, err := c.Output()
+		if why := childError(said.String()); err != nil && why != nil {
+			return out, why
+		}
+		_, _ = os.Stderr.Write(said.Bytes()) // what is not an error of ours, such as a panic
+		return out, err
 	}
+}
+
+// childError is the error that a process of this program has told, on one line: one of
+// eight callers is enough. Nil if it said something else.
+func childError(said string) error {
+	text, ours := strings.CutPrefix(strings.TrimSpace(said), "ugdsctl: ")
+	if !ours {
+		return nil
+	}
+	first, more, _ := strings.Cut(text, "\n")
+	if more != "" {
+		first += fmt.Sprintf("; and %d more", strings.Count(more, "\n")+1)
+	}
+	return errors.New(first)
 }
 
 // dieTogether makes the process of c end with this one, whatever ends this one. The

@@ -456,6 +456,24 @@ func TestBenchKilled(t *testing.T) {
 	}
 }
 
+// TestBenchTellsOnce: what fails in the process of a case is told once, on one line, with
+// its cause.
+func TestBenchTellsOnce(t *testing.T) {
+	cmd := program(t, "bench", "--store", newStore(t), "--op", "put", "--size", "1MiB", "--bytes", "64MiB", "--rounds", "1", "--against", "raw")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	code, errs := exitCode(cmd.Run()), stderr.String()
+	if code != 1 || strings.Count(errs, "\n") != 1 || strings.Count(errs, "no space:") != 1 || !strings.HasPrefix(errs, "ugdsctl: bench store, put") {
+		t.Errorf("exit %d, %q", code, errs)
+	}
+	if err := childError("panic: ugdsctl: x\n"); err != nil {
+		t.Errorf("a panic is an error of ours: %v", err)
+	}
+	if err := childError("ugdsctl: a\nb\nc\n"); err == nil || err.Error() != "a; and 2 more" {
+		t.Error(err)
+	}
+}
+
 // stopChild stops a process that pid has started, so that it cannot end by itself. It
 // lets go of one that has not yet become its program: that one still has to see
 // whether its parent lives.

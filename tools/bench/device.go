@@ -166,15 +166,19 @@ func openDevice(ctx context.Context, p *DevicePlan, c *DeviceCase) (d *device, e
 	for i := range p.Cases {
 		writes = writes || p.Cases[i].Op == OpWrite
 	}
-	switch {
-	case writes && !memory && !p.Overwrite:
-		return nil, base.WithHint(base.Errorf("bench", p.Target, base.ErrInvalid, "what it holds would be overwritten"), "--yes does it")
-	case c.Completion != "" && t.Scheme == "file":
+	if c.Completion != "" && t.Scheme == "file" {
 		return nil, base.Errorf("bench", p.Target, base.ErrInvalid, "the kernel drives it: there is no choice of completion")
 	}
-	if p.Overwrite && !memory {
-		if err := CheckRaw(ctx, p.Target, 0); err != nil {
+	if (writes || p.Overwrite) && !memory {
+		holds, err := CheckRaw(ctx, p.Target, 0)
+		if err != nil {
 			return nil, err
+		}
+		if !p.Overwrite {
+			if holds == "" {
+				holds = "nothing: it is blank"
+			}
+			return nil, base.WithHint(base.Errorf("bench", p.Target, base.ErrInvalid, "it would be overwritten, and holds %s", holds), "--yes does it")
 		}
 	}
 	if t.Scheme == "sim" {

@@ -126,7 +126,7 @@ func TestDeviceFile(t *testing.T) {
 	}
 	p := smallPlace(t)
 	for _, target := range p.storeDevices() {
-		if _, err := RunDevice(t.Context(), DevicePlan{Target: target, Cases: []DeviceCase{write}, Overwrite: true}); !errors.Is(err, base.ErrInUse) {
+		if _, err := RunDevice(t.Context(), DevicePlan{Target: target, Cases: []DeviceCase{write}, Overwrite: true}); !errors.Is(err, base.ErrExists) {
 			t.Errorf("a store: %v", err)
 		}
 		deviceRows(t, DevicePlan{Target: target, Cases: []DeviceCase{read}})

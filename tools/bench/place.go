@@ -133,26 +133,29 @@ func makeWritten(ctx context.Context, path string, size int64, progress func(int
 	return errors.Join(err, f.Close())
 }
 
-// CheckRaw refuses a device that is too small, or that carries a store.
-func CheckRaw(ctx context.Context, target string, payload int64) error {
+// CheckRaw refuses a device that is too small, or that carries a store (base.ErrExists:
+// no leave to overwrite means that). It tells what else is on it, "" if it is blank.
+func CheckRaw(ctx context.Context, target string, payload int64) (holds string, err error) {
 	dev, err := probe.Open(ctx, target, probe.Options{File: file.Options{Owner: "ugdsctl bench"}})
 	if err != nil {
-		return err
+		return "", err
 	}
 	label, err := store.Inspect(ctx, dev)
 	capacity := dev.Info().Capacity
 	if err = errors.Join(err, dev.Close(ctx)); err != nil {
-		return err
+		return "", err
 	}
 	switch {
 	case label.Ours:
-		return base.WithHint(base.Errorf("bench", target, base.ErrInUse, "it holds %s", label.Text),
+		return "", base.WithHint(base.Errorf("bench", target, base.ErrExists, "it holds %s", label.Text),
 			"name the store with --store, or another device")
 	case capacity < payload:
-		return base.Errorf("bench", target, base.ErrNoSpace, "it has %s, the bench needs %s",
+		return "", base.Errorf("bench", target, base.ErrNoSpace, "it has %s, the bench needs %s",
 			base.FormatBytes(capacity), base.FormatBytes(payload))
+	case label.Blank:
+		return "", nil
 	}
-	return nil
+	return label.Text, nil
 }
 
 // Clean takes away what Prepare and the cases made, and nothing else.

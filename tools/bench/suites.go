@@ -1,6 +1,10 @@
 package bench
 
-import "github.com/ugds-store/ugds/internal/base"
+import (
+	"strings"
+
+	"github.com/ugds-store/ugds/internal/base"
+)
 
 // Suites are the plans that have names: "gates" is what the project promises,
 // "quick" a look that takes seconds.
@@ -14,7 +18,7 @@ func SuiteGroups(name string, bytes int64, fio bool) ([]Group, error) {
 	case "gates":
 		return gateSuite(bytes, fio), nil
 	}
-	return nil, base.Errorf("bench", "suite "+name, base.ErrInvalid, "there are %v", Suites())
+	return nil, base.Errorf("bench", "suite "+name, base.ErrInvalid, "there are %s", strings.Join(Suites(), " and "))
 }
 
 func quickSuite(bytes int64) []Group {

@@ -175,7 +175,7 @@ func execCase(run func(context.Context, []byte) ([]byte, error)) func(context.Co
 		}
 		out, err := run(ctx, in)
 		if err != nil {
-			return nil, base.Errorf("bench", c.Subject+", "+c.Name(), err, "in a process of its own")
+			return nil, base.Wrap("bench", c.Subject+", "+c.Name(), err)
 		}
 		s := new(bench.Sample)
 		if err := json.NewDecoder(bytes.NewReader(out)).Decode(s); err != nil {
@@ -303,11 +303,12 @@ func benchPlace(ctx context.Context, t *Target, o *BenchOptions, payload int64) 
 	if o.Raw == "" {
 		return p, nil
 	}
-	if err := bench.CheckRaw(ctx, o.Raw, payload); err != nil {
+	what, err := bench.CheckRaw(ctx, o.Raw, payload)
+	if err != nil {
 		return p, forbidden(err, o.Raw)
 	}
-	if !o.Yes {
-		return p, usage("bench", "--raw overwrites the first %s of %s; say --yes", base.FormatBytes(payload), o.Raw)
+	if lost := false; !o.Yes {
+		return p, usage("bench", "--raw overwrites the first %s of %s%s; say --yes", base.FormatBytes(payload), o.Raw, holds(what, &lost))
 	}
 	return p, nil
 }

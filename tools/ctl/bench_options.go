@@ -2,6 +2,7 @@ package ctl
 
 import (
 	"slices"
+	"strconv"
 
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/tools/bench"
@@ -81,11 +82,37 @@ func (o *BenchOptions) check(m *benchMode) error {
 		if !slices.Contains(m.flags, c.name) {
 			continue
 		}
-		for _, n := range c.numbers {
+		for i, n := range c.numbers {
 			if n < c.least || n > c.most {
 				return usage("bench", "--%s %d: %d to %d are possible", c.name, n, max(c.least, 1), c.most)
 			}
+			if slices.Contains(c.numbers[:i], n) {
+				return twice(c.name, strconv.Itoa(n))
+			}
+		}
+	}
+	return o.checkNames()
+}
+
+// checkNames refuses what is listed twice: it would be measured twice and say the same.
+func (o *BenchOptions) checkNames() error {
+	for _, list := range []struct {
+		flag  string
+		names []string
+	}{{"op", o.Ops}, {"size", o.Sizes}, {"completion", o.Completion}, {"against", o.Against}} {
+		seen := map[string]bool{}
+		for _, name := range list.names {
+			key := name
+			if n, err := base.ParseBytes(name); list.flag == "size" && err == nil {
+				key = strconv.FormatInt(n, 10)
+			}
+			if seen[key] {
+				return twice(list.flag, name)
+			}
+			seen[key] = true
 		}
 	}
 	return nil
 }
+
+func twice(flag, value string) error { return usage("bench", "--%s names %s twice", flag, value) }

@@ -138,10 +138,14 @@ func TestBenchRefusals(t *testing.T) {
 		}
 	}
 	for name, change := range map[string]func(*BenchOptions){
-		"--against loop":  func(o *BenchOptions) { o.Against, o.Sync, o.Given = []string{"loop"}, "relaxed", []string{"against"} },
-		"--durability":    func(o *BenchOptions) { o.Ops, o.Sync = []string{"get"}, "sync" },
-		"is a directory":  func(o *BenchOptions) { o.HTML = t.TempDir() },
-		"--html goes els": func(o *BenchOptions) { o.HTML = filepath.Join(t.TempDir(), "none", "x.html") },
+		"--against loop":     func(o *BenchOptions) { o.Against, o.Sync, o.Given = []string{"loop"}, "relaxed", []string{"against"} },
+		"--durability":       func(o *BenchOptions) { o.Ops, o.Sync = []string{"get"}, "sync" },
+		"op names get twice": func(o *BenchOptions) { o.Ops = []string{"get", "put", "get"} },
+		"size names 4096 t":  func(o *BenchOptions) { o.Sizes = []string{"4KiB", "8KiB", "4096"} },
+		"batch names 2 twi":  func(o *BenchOptions) { o.Batches = []int{2, 1, 2} },
+		"quick and gates":    func(o *BenchOptions) { o.Ops, o.Suite = nil, "none" },
+		"is a directory":     func(o *BenchOptions) { o.HTML = t.TempDir() },
+		"--html goes els":    func(o *BenchOptions) { o.HTML = filepath.Join(t.TempDir(), "none", "x.html") },
 	} {
 		o := smallBench(t)
 		o.Exec = func(context.Context, []byte) ([]byte, error) {
@@ -161,17 +165,26 @@ func TestBenchRefusals(t *testing.T) {
 	o = smallBench(t)
 	o.Raw, o.Yes = raw, true
 	l.target = &Target{}
-	if _, err := l.bench(t.Context(), o); !errors.Is(err, base.ErrInUse) {
+	if _, err := l.bench(t.Context(), o); ExitCode(err) != ExitExists {
 		t.Errorf("a store as a raw device: %v", err)
 	}
 	o.Raw = filepath.Join(t.TempDir(), "raw")
-	if err := os.WriteFile(o.Raw, make([]byte, 2*base.MiB), 0o600); err != nil {
-		t.Fatal(err)
+	for text, want := range map[string]string{"": o.Raw + "; say --yes", "CD001": "which holds an ISO 9660 image; say --yes"} {
+		if err := os.WriteFile(o.Raw, isoLike(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		o.Yes = false
+		if _, err := l.bench(t.Context(), o); ExitCode(err) != ExitUsage || !strings.Contains(err.Error(), want) {
+			t.Errorf("without --yes: %v, want %q", err, want)
+		}
 	}
-	o.Yes = false
-	if _, err := l.bench(t.Context(), o); ExitCode(err) != ExitUsage {
-		t.Errorf("without --yes: %v", err)
-	}
+}
+
+// isoLike is a file with text where an ISO 9660 image has its mark.
+func isoLike(text string) []byte {
+	b := make([]byte, 2*base.MiB)
+	copy(b[32769:], text)
+	return b
 }
 
 // TestBenchDevice: a device is measured without a store, one at a time, in every
@@ -196,6 +209,17 @@ func TestBenchDevice(t *testing.T) {
 		t.Fatalf("%v: %+v", err, doc.Device)
 	}
 	data := filepath.Join(l.target.Dir, dataName)
+	mine := filepath.Join(t.TempDir(), "mine")
+	for text, want := range map[string]string{"": "holds nothing: it is blank", "CD001": "holds an ISO 9660 image"} {
+		if err := os.WriteFile(mine, isoLike(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		o := good
+		o.Completion = nil
+		if _, err := run(mine, o); ExitCode(err) != ExitUsage || !strings.Contains(err.Error(), want) {
+			t.Errorf("without --yes: %v, want %q", err, want)
+		}
+	}
 	for what, c := range map[string]struct {
 		target string
 		change func(*BenchOptions)
@@ -210,8 +234,9 @@ func TestBenchDevice(t *testing.T) {
 		"no bytes":   {"sim:size=64MiB", func(o *BenchOptions) { o.Bytes = 0 }, base.ErrInvalid},
 		"target":     {"tape:1", func(o *BenchOptions) {}, base.ErrInvalid},
 		"workload":   {"sim:size=64MiB", func(o *BenchOptions) { o.Workload = "scatter" }, base.ErrInvalid},
-		"without":    {data, func(o *BenchOptions) { o.Completion = nil }, base.ErrInvalid},
-		"store":      {data, func(o *BenchOptions) { o.Completion, o.Yes = nil, true }, base.ErrInUse},
+		"without":    {mine, func(o *BenchOptions) { o.Completion = nil }, base.ErrInvalid},
+		"store":      {data, func(o *BenchOptions) { o.Completion, o.Yes = nil, true }, base.ErrExists},
+		"store, no":  {data, func(o *BenchOptions) { o.Completion = nil }, base.ErrExists}, // --yes would not do it
 	} {
 		o := good
 		c.change(&o)
