@@ -139,26 +139,32 @@ func TestInterruptAnywhere(t *testing.T) {
 }
 
 // TestAnywhere: the verbs say the same in a directory that nobody can write to,
-// with no home and no language.
+// with no home and no language, and where files are made for their owner alone.
 func TestAnywhere(t *testing.T) {
-	dir := newStore(t)
+	dir, bin := newStore(t), binDir(t)
 	if _, errs, code := call(t, "value", "put", "--store", dir, "k", "-"); code != 0 {
 		t.Fatal(errs)
 	}
-	for _, args := range []string{"ls --long", "get k -", "usage", "stat k", "exists k", "verify", "fsck --verify-data", "version"} {
-		all := strings.Fields(args)
-		if args != "version" {
-			all = append(all, "--store", dir)
+	for _, args := range []string{"put STORE --replace new -", "ls STORE --long", "get STORE k -", "usage STORE", "stat STORE k", "stat STORE", "exists STORE k",
+		"verify STORE", "fsck STORE --verify-data", "rm STORE new", "put STORE new -", "trim STORE", "version", "help put", "completion bash", "format --store FRESH --size 64MiB",
+		"device list sim:size=64MiB", "explain --gpu host sim:size=64MiB", "replay STORE --trace - --block-bytes 4KiB", "bench --op put --size 4KiB --bytes 1MiB --rounds 1 --against raw"} {
+		line := strings.NewReplacer("STORE", "--store "+dir, "FRESH", filepath.Join(t.TempDir(), "fresh")).Replace(args)
+		all := strings.Fields(line)
+		want, errs, code := call(t, "", all...)
+		if back := map[string][]string{"put": {"rm", "new"}, "rm": {"put", "new", "-"}}[all[0]]; back != nil {
+			if _, errs, code := call(t, "", append(back, "--store", dir)...); code != 0 {
+				t.Fatal(errs)
+			}
 		}
-		want, _, _ := call(t, "", all...)
-		cmd := program(t, all...)
+		cmd := exec.Command("bash", "-c", "umask 077; exec ugdsctl "+line)
 		cmd.Dir = "/proc" // for root too
-		cmd.Env = []string{asProgram + "=1", "LANG=C"}
+		cmd.Env = []string{"PATH=" + bin + ":" + os.Getenv("PATH"), asProgram + "=1", "LANG=C"}
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
 		out, err := cmd.Output()
-		if err != nil || string(out) != want || stderr.Len() > 0 {
-			t.Errorf("%s: %v, %q, want %q, %q", args, err, out, want, &stderr)
+		timed := all[0] == "replay" || all[0] == "bench"
+		if exitCode(err) != code || stderr.String() != errs || !timed && string(out) != want {
+			t.Errorf("%s: %v, %q, want exit %d, %q, %q", args, err, out, code, want, &stderr)
 		}
 	}
 }

@@ -138,7 +138,8 @@ func TestSecondOpener(t *testing.T) {
 	}
 }
 
-// TestPipe: a reader that goes away ends get and ls without a word.
+// TestPipe: a reader that goes away in the middle of a value, or before anything is
+// said, ends a verb without a word.
 func TestPipe(t *testing.T) {
 	dir := newStore(t)
 	if _, errs, code := call(t, strings.Repeat("x", 8<<20), "put", "--store", dir, "k", "-"); code != 0 {
@@ -165,6 +166,22 @@ func TestPipe(t *testing.T) {
 	}
 	if out, _, _ := call(t, "", "ls", "--store", dir); out != "k\n" {
 		t.Errorf("ls: %q", out)
+	}
+	for _, args := range []string{"ls STORE", "ls STORE --json", "stat STORE", "usage STORE", "exists STORE none", "verify STORE", "fsck STORE", "version",
+		"help", "ls --help", "completion bash", "device list sim:size=64MiB", "explain --gpu host sim:size=64MiB", "demo --size 16MiB"} {
+		cmd := program(t, strings.Fields(strings.ReplaceAll(args, "STORE", "--store "+dir))...)
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		stderr.Reset()
+		cmd.Stdout, cmd.Stderr = w, &stderr
+		r.Close()
+		err = cmd.Run()
+		w.Close()
+		if exitCode(err) != 141 || stderr.Len() > 0 {
+			t.Errorf("%s: %v, %q", args, err, &stderr)
+		}
 	}
 }
 
