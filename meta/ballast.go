@@ -37,7 +37,7 @@ func restoreBallast(o Options, fs vfs.FS) {
 	if err != nil || size == 0 || int64(u.AvailBytes) < 4*size {
 		return
 	}
-	f, err := fs.Create(path, vfs.WriteCategoryUnspecified)
+	f, err := create(fs, path)
 	if err != nil {
 		return
 	}

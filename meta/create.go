@@ -52,7 +52,7 @@ func beginCreate(o Options) (*dirLock, error) {
 		if _, err := o.FS.Stat(o.path(name)); err == nil {
 			continue
 		}
-		if err := writeFile(o.FS, o.path(name), nil); err != nil {
+		if err := writeFile(o.FS, o.path(name), nil, ""); err != nil {
 			return nil, err
 		}
 		if err := syncDir(o.FS, o.Dir); err != nil {

@@ -75,7 +75,7 @@ func Open(o Options) (*DB, error) {
 			err = base.Errorf("open metadata", o.path(databaseName), base.ErrCorrupt, "the identity is there but the database is missing")
 			return nil, base.WithHint(err, "%s", damagedHint)
 		}
-		return nil, base.Wrap("open metadata", o.Dir, err)
+		return nil, denied(o.Dir, base.Wrap("open metadata", o.Dir, err))
 	}
 	if !o.ReadOnly {
 		if err := RestoreLock(o); err != nil {
@@ -108,7 +108,7 @@ func RestoreLock(o Options) error {
 	o = o.withDefaults()
 	_, err := o.FS.Stat(o.path(lockName))
 	if errors.Is(err, iofs.ErrNotExist) {
-		err = writeFile(o.FS, o.path(lockName), nil)
+		err = writeFile(o.FS, o.path(lockName), nil, "")
 		if err == nil {
 			err = syncDir(o.FS, o.Dir)
 		}

@@ -22,7 +22,7 @@ func ioError(op string, o Options, path string, err error) error {
 		return nil
 	}
 	if !isNoSpace(err) {
-		return base.Wrap(op, path, err)
+		return denied(o.Dir, base.Wrap(op, path, err))
 	}
 	return fullError(op, path, freeBytes(o.FS, o.Dir), err)
 }
@@ -87,7 +87,7 @@ func openError(o Options, err error) error {
 		e := base.Errorf("open metadata", o.Dir, base.ErrCorrupt, "a file is missing: %w", plain(err))
 		return base.WithHint(e, "%s", damagedHint)
 	case errors.As(err, &errno):
-		return base.Wrap("open metadata", o.Dir, err)
+		return denied(o.Dir, base.Wrap("open metadata", o.Dir, err))
 	}
 	e := base.Errorf("open metadata", o.Dir, base.ErrCorrupt, "%w", plain(err))
 	return base.WithHint(e, "%s", damagedHint)

@@ -228,7 +228,12 @@ func (fs *fenceFS) Create(name string, cat vfs.DiskWriteCategory) (f vfs.File, e
 			return nil, err
 		}
 	}
-	err = fs.change("create", name, func() (err error) { f, err = fs.FS.Create(name, cat); return err })
+	err = fs.change("create", name, func() (err error) {
+		if f, err = fs.FS.Create(name, cat); err == nil {
+			inherit(f, name)
+		}
+		return err
+	})
 	w, err := fs.wrap(f, name, false, err)
 	if err == nil {
 		w.(*fenceFile).ahead = strings.HasSuffix(name, ".log")
@@ -303,7 +308,16 @@ func (fs *fenceFS) MkdirAll(dir string, perm os.FileMode) error {
 	if st, err := fs.FS.Stat(dir); err == nil && st.IsDir() {
 		return nil
 	}
-	return fs.change("make directory", dir, func() error { return fs.FS.MkdirAll(dir, perm&0o700) })
+	return fs.change("make directory", dir, func() error {
+		if err := fs.FS.MkdirAll(dir, perm&0o700); err != nil {
+			return err
+		}
+		if f, err := fs.FS.Open(dir); err == nil {
+			inherit(f, dir)
+			_ = f.Close()
+		}
+		return nil
+	})
 }
 
 // Lock implements vfs.FS. The directory above is locked already (lock.go).

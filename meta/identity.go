@@ -85,7 +85,7 @@ func ReadIdentity(o Options) (Identity, error) {
 		return Identity{}, base.WithHint(err, "check the directory, or make a store with format")
 	}
 	if err != nil {
-		return Identity{}, base.Wrap("read identity", path, err)
+		return Identity{}, denied(o.Dir, base.Wrap("read identity", path, err))
 	}
 	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, identityMaxBytes))
@@ -118,7 +118,7 @@ func writeIdentity(fs vfs.FS, o Options, id Identity) error {
 		return err
 	}
 	temp, path := o.path(identityTemp), o.path(identityName)
-	if err := writeFile(fs, temp, b); err != nil {
+	if err := writeFile(fs, temp, b, path); err != nil {
 		return ioError("write identity", o, temp, err)
 	}
 	if err := fs.Rename(temp, path); err != nil {
@@ -127,11 +127,15 @@ func writeIdentity(fs vfs.FS, o Options, id Identity) error {
 	return ioError("write identity", o, o.Dir, syncDir(fs, o.Dir))
 }
 
-// writeFile makes path with the content b, synced.
-func writeFile(fs vfs.FS, path string, b []byte) error {
-	f, err := fs.Create(path, vfs.WriteCategoryUnspecified)
+// writeFile makes path with the content b, synced. If it is to replace another file,
+// that one is named, whose owner and permissions it gets.
+func writeFile(fs vfs.FS, path string, b []byte, replaces string) error {
+	f, err := create(fs, path)
 	if err != nil {
 		return err
+	}
+	if replaces != "" {
+		keepOwner(f, replaces)
 	}
 	_, err = f.Write(bytes.Clone(b)) // a vfs may scribble over what it is given
 	if err == nil {

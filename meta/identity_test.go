@@ -30,7 +30,7 @@ func readFile(t testing.TB, fs vfs.FS, path string) []byte {
 
 func overwrite(t testing.TB, fs vfs.FS, path string, b []byte) {
 	t.Helper()
-	if err := writeFile(fs, path, b); err != nil {
+	if err := writeFile(fs, path, b, ""); err != nil {
 		t.Fatal(err)
 	}
 }

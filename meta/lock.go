@@ -54,7 +54,7 @@ func takeLock(o Options, shared bool) (*dirLock, error) {
 				"an open for writing, such as that of `ugdsctl put`, makes it again")
 			return nil, err
 		}
-		return nil, base.Wrap("open metadata", o.Dir, err)
+		return nil, denied(o.Dir, base.Wrap("open metadata", o.Dir, err))
 	}
 	if fd := f.Fd(); fd != vfs.InvalidFd {
 		return flock(f, fd, path, shared)

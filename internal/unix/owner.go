@@ -1,0 +1,65 @@
+package unix
+
+import (
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// Inherit gives the file behind f, which this process has just made at path, the owner
+// and group of its directory. Only root can do that, so that its work in somebody
+// else's directory leaves nothing there which that one cannot use; for others it does
+// nothing. It does nothing either when f is not what path names, or has a second name:
+// who owns the directory could otherwise have files of others given to himself. Errors
+// are Errnos.
+func Inherit(f *FD, path string) error {
+	if unix.Geteuid() != 0 {
+		return nil
+	}
+	dir, err := Open(filepath.Dir(path), unix.O_PATH|Directory, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dir.Close() }()
+	var of, at, up unix.Stat_t
+	if err := unix.Fstat(f.Int(), &of); err != nil {
+		return err
+	}
+	if err := unix.Fstat(dir.Int(), &up); err != nil {
+		return err
+	}
+	if of.Uid == up.Uid && of.Gid == up.Gid {
+		return nil
+	}
+	if err := unix.Fstatat(dir.Int(), filepath.Base(path), &at, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+	if at.Ino != of.Ino || at.Dev != of.Dev || of.Mode&unix.S_IFMT == unix.S_IFREG && of.Nlink != 1 {
+		return nil
+	}
+	return unix.Fchown(f.Int(), int(up.Uid), int(up.Gid))
+}
+
+// KeepOwner gives the file behind f, which is to replace the regular file path, that
+// one's group, its owner if this process may, and its permissions. Without a regular file
+// at path, or when this process may not, f stays as it is. Errors are Errnos.
+func KeepOwner(f *FD, path string) error {
+	var old unix.Stat_t
+	switch err := unix.Lstat(path, &old); {
+	case err == unix.ENOENT, err == nil && old.Mode&unix.S_IFMT != unix.S_IFREG:
+		return nil
+	case err != nil:
+		return err
+	}
+	err := unix.Fchown(f.Int(), int(old.Uid), int(old.Gid))
+	if err == unix.EPERM {
+		err = unix.Fchown(f.Int(), -1, int(old.Gid))
+	}
+	if err == unix.EPERM {
+		return nil // its permissions would be those of another group
+	}
+	if err != nil {
+		return err
+	}
+	return unix.Fchmod(f.Int(), old.Mode&0o777)
+}

@@ -1,0 +1,66 @@
+package meta
+
+import (
+	"errors"
+	"fmt"
+	iofs "io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/unix"
+)
+
+// A metadata directory belongs to one user, and root may work in it as well. What
+// root makes there gets the directory's owner, or that user could not open the store
+// any more. Where that is not possible, as on a file system without owners, the file
+// stays as it was made: an open that fails because of it says so.
+
+// create is fs.Create with the owner that a new file ought to have.
+func create(fs vfs.FS, path string) (vfs.File, error) {
+	f, err := fs.Create(path, vfs.WriteCategoryUnspecified)
+	if err == nil {
+		inherit(f, path)
+	}
+	return f, err
+}
+
+// inherit gives a file or directory that was just made at path the owner of the
+// directory that it is in.
+func inherit(f vfs.File, path string) {
+	if fd := f.Fd(); fd != vfs.InvalidFd {
+		_ = unix.Inherit(unix.NewFD(int(fd), path), path)
+	}
+}
+
+// keepOwner gives f, which will replace path, that file's owner and permissions.
+func keepOwner(f vfs.File, path string) {
+	if fd := f.Fd(); fd != vfs.InvalidFd {
+		_ = unix.KeepOwner(unix.NewFD(int(fd), path), path)
+	}
+}
+
+// denied adds to err, if it tells that this process may not open a file of dir, whose
+// that is and what helps.
+func denied(dir string, err error) error {
+	var at *iofs.PathError
+	if !errors.Is(err, iofs.ErrPermission) || !errors.As(err, &at) {
+		return err
+	}
+	path := at.Path
+	st, serr := unix.StatPath(path)
+	for serr != nil { // not to be seen, or not there: what counts is the directory
+		if path == filepath.Dir(path) {
+			return err
+		}
+		path = filepath.Dir(path)
+		st, serr = unix.StatPath(path)
+	}
+	me := uint32(os.Geteuid())
+	whose := fmt.Sprintf("%s is of user %d, mode %04o, this process of user %d", path, st.UID, st.Mode, me)
+	if up, uerr := unix.StatPath(dir); st.UID != me && uerr == nil && up.UID == me {
+		return base.WithHint(err, "%s; as root: chown -R --reference=%s %s", whose, dir, dir)
+	}
+	return base.WithHint(err, "%s: work as that user or as root, or have the owner let this one in", whose)
+}
