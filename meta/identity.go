@@ -82,7 +82,7 @@ func ReadIdentity(o Options) (Identity, error) {
 	f, err := o.FS.Open(path)
 	if errors.Is(err, iofs.ErrNotExist) {
 		err = base.Errorf("read identity", path, base.ErrNotFound, "no store is there: %w", err)
-		return Identity{}, base.WithHint(err, "check the directory, or make a store with format")
+		return Identity{}, base.WithHint(err, "check the name; if a store was there, bring the whole directory back from a copy; format begins an empty store")
 	}
 	if err != nil {
 		return Identity{}, denied(o.Dir, base.Wrap("read identity", path, err))

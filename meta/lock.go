@@ -43,6 +43,10 @@ func (l *dirLock) release() (err error) {
 	return err
 }
 
+// ErrLockLost is the cause of the ErrCorrupt that opening for reading gives when only
+// the lock file is missing, which RestoreLock makes again.
+var ErrLockLost = errors.New("the file is missing")
+
 // takeLock takes the lock of o.Dir or fails with ErrLocked at once. It writes
 // nothing: Create makes the file.
 func takeLock(o Options, shared bool) (*dirLock, error) {
@@ -50,9 +54,8 @@ func takeLock(o Options, shared bool) (*dirLock, error) {
 	f, err := o.FS.Open(path)
 	if err != nil {
 		if errors.Is(err, iofs.ErrNotExist) {
-			err = base.WithHint(base.Errorf("lock", path, base.ErrCorrupt, "the file is missing: %w", err),
-				"an open for writing, such as that of `ugdsctl put`, makes it again")
-			return nil, err
+			err = base.Errorf("lock", path, base.ErrCorrupt, "%w: %w", ErrLockLost, err)
+			return nil, base.WithHint(err, "`ugdsctl fsck --repair --yes` makes it again, and so does each open for writing")
 		}
 		return nil, denied(o.Dir, base.Wrap("open metadata", o.Dir, err))
 	}

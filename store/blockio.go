@@ -77,7 +77,7 @@ func (io *blockIO) readSupers(ctx context.Context) (quorum, error) {
 	if q.super.Layout.Capacity > in.Capacity {
 		return q, base.WithHint(base.Errorf("open", in.Target, ErrCorrupt,
 			"the device has %d bytes, the store was made on %d", in.Capacity, q.super.Layout.Capacity),
-			"it was truncated or is another device")
+			"it was truncated or is another device: bring it back from a copy, or name the right one")
 	}
 	q.super.Layout.Target = in.Target
 	return q, nil

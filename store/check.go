@@ -176,6 +176,9 @@ func (r *Report) marks() {
 func (r *Report) fault(err error, area, target string) (*Report, error) {
 	if IsRefusal(err) || errors.Is(err, ErrNotFound) || errors.Is(err, ErrNotSupported) {
 		r.add(SevError, area, target, err)
+		if errors.Is(err, meta.ErrLockLost) {
+			r.Findings[len(r.Findings)-1].Mends = lockName
+		}
 		return r, nil
 	}
 	return nil, err
@@ -213,6 +216,9 @@ func (r *Report) supers(ctx context.Context, devs []driver.Device) error {
 func (r *Report) mend(area, target, what, text string) {
 	r.Findings = append(r.Findings, Finding{Severity: SevWarning, Area: area, Target: target, Text: text, Mends: what})
 }
+
+// lockName is what a Finding and Rewritten call the lock file of the metadata.
+const lockName = "lock file"
 
 // label looks at what tells other programs that the device is not blank.
 func (r *Report) label(ctx context.Context, io *blockIO, s *superblock) error {

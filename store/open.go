@@ -56,6 +56,7 @@ func examine(ctx context.Context, devices []driver.Device, mo meta.Options) (*op
 const (
 	devicesHint = "name the devices of one store, each once; ugdsctl device list tells what they hold"
 	partsHint   = "name the metadata and the devices of one store"
+	emptyHint   = "format begins an empty store, and every value would be lost"
 )
 
 // readDevices reads the superblocks and puts the devices in the order of the pool.
@@ -100,7 +101,7 @@ func (p *opening) readDevices(ctx context.Context, devices []driver.Device) erro
 		p.devs[s.Index], p.ios[s.Index], p.quorum[s.Index] = d, io, q
 		if !q.whole {
 			p.readOnly = base.WithHint(base.Errorf("open", target, ErrReadOnly, "only %d of %d superblock copies is valid", q.valid, superCopies),
-				"read what is needed and format the device anew")
+				"get what is needed out of it, and only then format the device anew")
 		}
 	}
 	p.key = first.FPKey
@@ -136,10 +137,10 @@ func (p *opening) readIdentity(mo meta.Options) (err error) {
 		switch e := q.super.Epoch; {
 		case p.id.Epoch < e:
 			return base.WithHint(base.Errorf("open", mo.Dir, ErrMismatch, "the metadata is of epoch %d, %s of %d: it is an older copy",
-				p.id.Epoch, p.devs[i].Info().Target, e), "bring the newest metadata back")
+				p.id.Epoch, p.devs[i].Info().Target, e), "bring the newest metadata back; "+emptyHint)
 		case p.id.Epoch > e+1:
 			return base.WithHint(base.Errorf("open", mo.Dir, ErrMismatch, "%s is of epoch %d, the metadata of %d: the device is an older copy",
-				p.devs[i].Info().Target, e, p.id.Epoch), "bring the newest copy of the device back")
+				p.devs[i].Info().Target, e, p.id.Epoch), "bring the newest copy of the device back; "+emptyHint)
 		}
 	}
 	return nil
@@ -162,7 +163,7 @@ func (p *opening) readMarks(ctx context.Context) error {
 
 // checkHeader refuses a database that is older than what the devices prove.
 func (p *opening) checkHeader(h meta.Header, dir string) error {
-	hint := "bring the newest metadata back, or format the store anew"
+	hint := "bring the newest metadata back; " + emptyHint
 	if h.Epoch != p.id.Epoch && h.Epoch+1 != p.id.Epoch {
 		return base.WithHint(base.Errorf("open", dir, ErrMismatch, "the database is of epoch %d, the identity file of %d", h.Epoch, p.id.Epoch), "%s", hint)
 	}

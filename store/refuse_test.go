@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -496,5 +497,19 @@ func TestLostLock(t *testing.T) {
 		}
 		b.readAllBack(t, "after a lost lock")
 		b.close()
+	}
+	lock := filepath.Join(b.meta().Dir, "LOCK")
+	if err := os.Remove(lock); err != nil {
+		t.Fatal(err)
+	}
+	if r := b.check(t); len(r.Findings) != 1 || r.Findings[0].Mends != "lock file" {
+		t.Errorf("check: %+v", r.Findings)
+	}
+	if _, err := os.Stat(lock); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a check alone: %v", err)
+	}
+	r := b.repair(t, store.CheckOptions{})
+	if want := []store.Rewritten{{Target: b.meta().Dir, What: "lock file"}}; !r.Clean() || !slices.Equal(r.Rewritten, want) {
+		t.Errorf("repair: %+v, %+v", r.Findings, r.Rewritten)
 	}
 }

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/internal/base"
@@ -14,13 +15,23 @@ const repairBatch = 1024
 
 // Repair checks the store and removes every object that has a fault: it only
 // removes, and lists each key in Report.Removed. Damaged superblock copies and
-// labels are written anew and listed in Report.Rewritten. Faults of the identities or of the database itself are left; the
-// report holds them. What is right stays as it is.
+// labels, and a lost lock file, are written anew and listed in Report.Rewritten.
+// Faults of the identities or of the database itself are left; the report holds
+// them. What is right stays as it is.
 func Repair(ctx context.Context, o Options, c CheckOptions) (*Report, error) {
 	o.fill()
 	r, err := Check(ctx, o, c)
 	if err != nil {
 		return nil, err
+	}
+	if r.needsLock() {
+		if err := meta.RestoreLock(o.Meta); err != nil {
+			return r, err
+		}
+		if r, err = Check(ctx, o, c); err != nil {
+			return nil, err
+		}
+		r.Rewritten = append(r.Rewritten, Rewritten{o.Meta.Dir, lockName})
 	}
 	for _, f := range r.Findings {
 		if f.Severity == SevError && f.Key == nil {
@@ -44,6 +55,11 @@ func Repair(ctx context.Context, o Options, c CheckOptions) (*Report, error) {
 		return r, err
 	}
 	return r, r.rewritten(ctx, o.Devices)
+}
+
+// needsLock tells whether the lock file is missing, without which Check sees nothing.
+func (r *Report) needsLock() bool {
+	return slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Mends == lockName })
 }
 
 // Doomed are the objects that Repair removes: one finding for each, the first.

@@ -158,7 +158,7 @@ func judge(target string, copies [superCopies][]byte) (quorum, error) {
 			return q, base.Wrap("open", target, newer)
 		}
 		return q, base.WithHint(base.Errorf("open", target, ErrCorrupt, "no valid superblock"),
-			"not a store, or destroyed; `ugdsctl format` makes a new one")
+			"if it was a device of a store, bring it back from a copy; "+emptyHint)
 	}
 	for seq, s := range best {
 		n := count[seq]

@@ -59,7 +59,7 @@ func (h *handle) describe(o *Options) error {
 	in.Capacity = size &^ (in.BlockSize - 1)
 	if in.Capacity < base.StoreBlock {
 		return base.WithHint(base.Errorf("open", o.Path, base.ErrInvalid, "it has only %d bytes", size),
-			"if it was a device of a store, it was cut off; else name another file")
+			"if it was a device of a store, it was cut off: bring it back from a copy; else name another file")
 	}
 	if o.ReadOnly {
 		h.reason("opened read-only with a shared lock")

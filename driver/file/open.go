@@ -147,7 +147,7 @@ func openSide(path string) (*unix.FD, error) {
 // NotFound is the error for a device whose file does not exist.
 func NotFound(path string, err error) error {
 	return base.WithHint(base.Errorf("open", path, base.ErrNotFound, "%w", err),
-		"if it was a device of a store, bring it back; format makes a new one")
+		"check the name; if it was a device of a store, bring it back from a copy; format begins an empty store")
 }
 
 // openError gives err its class.

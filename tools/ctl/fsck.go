@@ -263,8 +263,9 @@ func lost(r *store.Report) bool {
 // beyondRepair tells whether the store does not open for writing, which a repair
 // needs.
 func beyondRepair(r *store.Report) bool {
-	return lost(r) || slices.ContainsFunc(r.Findings, func(f store.Finding) bool {
-		return f.Severity == store.SevWarning && f.Area == "superblock" && f.Target == ""
+	return slices.ContainsFunc(r.Findings, func(f store.Finding) bool {
+		return f.Severity == store.SevError && f.Key == nil && f.Mends == "" ||
+			f.Severity == store.SevWarning && f.Area == "superblock" && f.Target == ""
 	})
 }
 
