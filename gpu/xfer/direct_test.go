@@ -3,7 +3,9 @@ package xfer_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -169,6 +171,44 @@ func TestT08T17T27Direct(t *testing.T) {
 				t.Errorf("%v", got)
 			}
 		})
+	}
+}
+
+// TestT11SameAnswers: bytes, counts and errors do not tell whether a transfer went
+// directly or was staged: only the statistics do.
+func TestT11SameAnswers(t *testing.T) {
+	answers := func(o xfer.Options) (all []string, ways map[string]int64) {
+		r := newDirectRig(t, o, nil)
+		note := func(what string, n int64, err error) {
+			all = append(all, fmt.Sprintf("%s: %d, %v, %x", what, n, err, sha256.Sum256(r.copy(r.mem.Ptr(), make([]byte, directGPU), true))))
+		}
+		move := func(off, n int64, write bool) {
+			r.copy(r.mem.Ptr(), directNoise(directGPU, byte(off>>12)), false)
+			do, what := r.m.Read, "read"
+			if write {
+				do, what = r.m.Write, "write"
+			}
+			k, err := do(t.Context(), r.end, off, r.mem.Ptr(), n)
+			note(fmt.Sprintf("%s %d+%d", what, off, n), k, err)
+		}
+		for _, c := range [][2]int64{{0, directBytes}, {4096, 8192}, {4096, 5000}, {directBytes, 4096}, {1, 4096}, {-1, 4096}, {0, directGPU + 1}} {
+			move(c[0], c[1], true)
+		}
+		for _, c := range [][2]int64{{0, directBytes}, {4096, 8192 + 5}, {directBytes - 8192, 10_000}, {directBytes, 1}, {1, 4096}, {-1, 4096}, {0, directGPU + 1}} {
+			move(c[0], c[1], false)
+		}
+		ways, _ = r.ways(false)
+		return all, ways
+	}
+	direct, ways := answers(xfer.Options{})
+	staged, other := answers(xfer.Options{Compat: xfer.CompatOn})
+	if ways["direct"] == 0 || other["direct"] != 0 {
+		t.Fatalf("%v, %v", ways, other)
+	}
+	for i := range direct {
+		if direct[i] != staged[i] {
+			t.Errorf("directly\n%s\nstaged\n%s", direct[i], staged[i])
+		}
 	}
 }
 

@@ -175,7 +175,7 @@ func TestT14T15Threshold(t *testing.T) {
 	for _, c := range []struct {
 		set  map[string]string
 		edge int64
-	}{{map[string]string{"gds_threshold": "1MiB"}, 1 << 20}, {nil, 16384}} {
+	}{{map[string]string{"gds_threshold": "1Mi"}, 1 << 20}, {nil, 16384}} {
 		below, err := read(t, c.edge-1, c.set)
 		if err != nil || below.Reason != xfer.ReasonSmall {
 			t.Errorf("below %d: %+v, %v", c.edge, below, err)
@@ -183,6 +183,23 @@ func TestT14T15Threshold(t *testing.T) {
 		at, err := read(t, c.edge, c.set)
 		if err != nil || at.Reason != xfer.ReasonFile {
 			t.Errorf("at %d: %+v, %v", c.edge, at, err)
+		}
+	}
+	r := newRig(t, host.Options{}, xfer.Options{})
+	if n, err := r.m.Read(ctx(t), xfer.Reader(failing{}), 0, r.mem.Ptr(), 0); n != 0 || err != nil || len(r.m.Paths()) != 0 {
+		t.Errorf("nothing to read: %d, %v, %+v", n, err, r.m.Paths())
+	}
+}
+
+// TestT36FailedTransfer: a transfer that failed is an error of its path and not a byte.
+func TestT36FailedTransfer(t *testing.T) {
+	r := newRig(t, host.Options{}, xfer.Options{})
+	for failures := range int64(3) {
+		if n, err := r.m.Read(ctx(t), xfer.Reader(failing{}), 0, r.mem.Ptr(), 20_000); n != 0 || !errors.Is(err, errBad) {
+			t.Fatal(n, err)
+		}
+		if c := counts(t, r.m); c.Errors != failures+1 || c.Bytes != 0 || c.Ops != 0 || c.Reason != xfer.ReasonFile {
+			t.Errorf("after %d failures: %+v", failures+1, c)
 		}
 	}
 }
