@@ -3,6 +3,7 @@ package xfer_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"sync"
 	"sync/atomic"
@@ -18,7 +19,7 @@ import (
 // TestChunksGrow: chunks grow with the root of the request, up to the bounce buffer.
 func TestChunksGrow(t *testing.T) {
 	for _, c := range []struct{ n, buffer, chunk int64 }{
-		{256 << 10, 0, 256 << 10}, {1 << 20, 0, 256 << 10}, {4<<20 - 1, 0, 256 << 10}, {4 << 20, 0, 512 << 10},
+		{256 << 10, 0, 256 << 10}, {1 << 20, 0, 256 << 10}, {2<<20 - 1, 0, 256 << 10}, {2 << 20, 0, 1 << 20}, {4 << 20, 0, 1 << 20},
 		{16 << 20, 0, 1 << 20}, {16 << 20, 512 << 10, 512 << 10}, {1 << 20, xfer.MinChunk, xfer.MinChunk},
 	} {
 		var copies, largest atomic.Int64
@@ -43,6 +44,94 @@ func TestChunksGrow(t *testing.T) {
 		}
 		if !bytes.Equal(r.peek(mem.Ptr(), c.n), data) {
 			t.Errorf("%d bytes: others", c.n)
+		}
+	}
+}
+
+// TestChunksBesideOthers: while another request is under way, one of less than 4 MiB is
+// cut into buffers only, and a larger one into chunks of 1 MiB.
+func TestChunksBesideOthers(t *testing.T) {
+	for _, c := range []struct{ n, copies, largest int64 }{
+		{1 << 20, 1, 1 << 20}, {2 << 20, 1, 2 << 20}, {4<<20 - 1, 2, 2 << 20}, {4 << 20, 4, 1 << 20},
+	} {
+		var copies, largest atomic.Int64
+		r := newRig(t, host.Options{Faults: host.Faults{Queue: func(c gpu.Copy) error {
+			if !c.ToHost && len(c.Host) > xfer.MinChunk {
+				copies.Add(1)
+				largest.Store(max(largest.Load(), int64(len(c.Host))))
+			}
+			return nil
+		}}}, xfer.Options{Lanes: 2})
+		other := newStuck(r)
+		data := bytes.Repeat(noise(t, 65521), int(c.n)/65521+1)[:c.n]
+		got, err := r.m.Read(ctx(t), xfer.Reader(bytes.NewReader(data)), 0, r.mem.Ptr()+base.MiB, c.n)
+		if err := errors.Join(err, other()); got != c.n || err != nil {
+			t.Fatal(got, err)
+		}
+		if copies.Load() != c.copies || largest.Load() != c.largest {
+			t.Errorf("%d bytes: %d copies of at most %d, want %d of %d", c.n, copies.Load(), largest.Load(), c.copies, c.largest)
+		}
+		if !bytes.Equal(r.peek(r.mem.Ptr()+base.MiB, c.n), data) {
+			t.Errorf("%d bytes: others", c.n)
+		}
+	}
+}
+
+// newStuck begins a request that keeps one lane until the function is called, which gives
+// its error.
+func newStuck(r *rig) func() error {
+	gate, began, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	stuck := &pairs{data: make([]byte, xfer.MinChunk), reach: func() { close(began); <-gate }, meet: make(chan struct{})}
+	go func() {
+		_, err := r.m.Read(context.Background(), xfer.Reader(stuck), 0, r.mem.Ptr(), xfer.MinChunk)
+		ended <- err
+	}()
+	<-began
+	return func() error { close(gate); return <-ended }
+}
+
+// meeting is a source of which so many reads wait for each other, once, after slow ones.
+type meeting struct {
+	io.ReaderAt
+	slow int32 // so many reads first take 20 ms
+	want int32
+
+	calls, here atomic.Int32
+	all         chan struct{}
+	alone       atomic.Bool // somebody waited in vain
+}
+
+func (m *meeting) ReadAt(b []byte, off int64) (int, error) {
+	if m.calls.Add(1) <= m.slow {
+		time.Sleep(20 * time.Millisecond)
+		return m.ReaderAt.ReadAt(b, off)
+	}
+	if m.here.Add(1) == m.want {
+		close(m.all)
+	}
+	select {
+	case <-m.all:
+	case <-time.After(10 * time.Second):
+		m.alone.Store(true)
+	}
+	return m.ReaderAt.ReadAt(b, off)
+}
+
+// TestFewWorkers: a small request begins with a worker for each 2 MiB of it, before any
+// of it was read, and gets the other lanes if its source turns out to be slow.
+func TestFewWorkers(t *testing.T) {
+	data := bytes.Repeat(noise(t, 65521), 4<<20/65521+1)[:4<<20]
+	for _, c := range []struct{ slow, want int32 }{{0, 2}, {2, 3}} {
+		r := newRig(t, host.Options{}, xfer.Options{ChunkBytes: 256 << 10, Lanes: 4})
+		m := &meeting{ReaderAt: bytes.NewReader(data), slow: c.slow, want: c.want, all: make(chan struct{})}
+		if n, err := r.m.Read(ctx(t), xfer.Reader(m), 0, r.mem.Ptr(), 4<<20); n != 4<<20 || err != nil {
+			t.Fatal(n, err)
+		}
+		if m.alone.Load() {
+			t.Errorf("%d slow reads first: fewer than %d workers", c.slow, c.want)
+		}
+		if !bytes.Equal(r.peek(r.mem.Ptr(), 4<<20), data) {
+			t.Error("other bytes")
 		}
 	}
 }
@@ -98,17 +187,9 @@ func (p *pairs) ReadAt(b []byte, off int64) (int, error) {
 // others, gets them when that one ends.
 func TestIdleLanesJoin(t *testing.T) {
 	r := newRig(t, host.Options{}, xfer.Options{ChunkBytes: xfer.MinChunk, Lanes: 2})
-	gate, ended := make(chan struct{}), make(chan error, 1)
-	began := make(chan struct{})
-	slow := &pairs{data: make([]byte, xfer.MinChunk), reach: func() { close(began); <-gate }, meet: make(chan struct{})}
-	go func() {
-		_, err := r.m.Read(context.Background(), xfer.Reader(slow), 0, r.mem.Ptr(), xfer.MinChunk)
-		ended <- err
-	}()
-	<-began
+	other := newStuck(r)
 	p := &pairs{data: noise(t, 3<<20), from: base.MiB, meet: make(chan struct{}), reach: func() {
-		close(gate)
-		if err := <-ended; err != nil {
+		if err := other(); err != nil {
 			t.Error(err)
 		}
 	}}

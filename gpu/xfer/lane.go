@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/gpu"
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/unix"
 )
 
 // slack is room behind a chunk for the blocks of a device that a range begins
@@ -23,6 +25,7 @@ type lane struct {
 	region *driver.Region // the same memory, for devices
 	slots  []slot         // what the memory is cut into, see cut
 	sick   *doubt         // the stream failed, or a copy did not end in time
+	cpu    int            // the processor that gave it back last; under Mover.mu
 }
 
 // slot is one bounce buffer of a lane.
@@ -95,16 +98,25 @@ func (m *Mover) grow() (*lane, error) {
 	return l, err
 }
 
-// pop gives the idle lane that was used last. The caller has a token for it.
+// pop gives the idle lane that this processor used last, whose memory is in its cache
+// then, or else the one that any used last. The caller has a token for it.
 func (m *Mover) pop() *lane {
+	cpu := unix.CPU()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	last := len(m.idle) - 1
 	if last < 0 { // the mover was closed under a waiter
 		return nil
 	}
-	l := m.idle[last]
-	m.idle = m.idle[:last]
+	at := last
+	for at > 0 && m.idle[at].cpu != cpu {
+		at--
+	}
+	if m.idle[at].cpu != cpu {
+		at = last
+	}
+	l := m.idle[at]
+	m.idle = slices.Delete(m.idle, at, at+1)
 	return l
 }
 
@@ -142,12 +154,14 @@ func (m *Mover) take(ctx context.Context) (*lane, error) {
 // give returns a lane, or keeps a sick one in quarantine: its memory may still
 // be written by the GPU, so that it is not used again.
 func (m *Mover) give(l *lane) {
+	cpu := unix.CPU()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if l.sick != nil {
 		m.lost = append(m.lost, l)
 		return
 	}
+	l.cpu = cpu
 	m.idle = append(m.idle, l)
 	m.ready <- struct{}{} // there is room for every lane
 }

@@ -87,7 +87,7 @@ func (m *Mover) stage(ctx context.Context, e Endpoint, off int64, p gpu.Ptr, n i
 	}
 	j.size, j.skew = m.chunkFor(n), off&(gpu.HostPage-1)
 	if m.opt.TaskBytes == 0 {
-		j.size = min(max(j.size, sharedChunk(m.working(), n)), m.opt.ChunkBytes)
+		j.size = min(max(j.size, j.leastChunk(m.working())), m.opt.ChunkBytes)
 	}
 	done := make(chan struct{})
 	if ctx.Done() == nil { // nothing can end the wait early
@@ -231,16 +231,18 @@ func (m *Mover) dismiss(reg *gpu.Registration) {
 // the copies overlap, in bytes.
 const fineChunk = 256 * base.KiB
 
-// sharedChunk is down to where a request of n bytes is cut while so many lanes are at
-// work, its own among them. With others under way it is those that the copies overlap
-// with, and each chunk costs calls of a library that serves one caller at a time. Of two
-// requests of a few megabytes each still has to overlap by itself.
-func sharedChunk(working int, n int64) int64 {
+// leastChunk is down to where a request is cut while so many lanes are at work, its own
+// among them. With others under way it is those that the copies overlap with, and each
+// chunk costs calls of a library that serves one caller at a time: a request of up to a
+// buffer, which the processor copies, is then one chunk. To cut one of 2 MiB or more finely
+// gains nothing alone either, and costs the others.
+func (j *job) leastChunk(working int) int64 {
+	copied := !j.write && !j.e.async()
 	switch {
-	case working <= 1:
+	case working <= 1 && (!copied || j.n < 2*base.MiB):
 		return fineChunk
-	case working == 2 && n >= 2*base.MiB && n < 4*base.MiB:
-		return 2 * fineChunk
+	case working > 1 && copied && j.n < 4*base.MiB:
+		return 2 * base.MiB
 	}
 	return base.MiB
 }
@@ -260,9 +262,9 @@ func (m *Mover) chunkFor(n int64) int64 {
 	return min(share, m.opt.ChunkBytes)
 }
 
-// Requests for data that the processor copies, of less than sharedFrom bytes, have a
-// worker only for each workerBytes of them if they are read at cachedRate or more bytes
-// a second: to start one takes as long as to copy half a megabyte.
+// Requests for data that the processor copies, of less than sharedFrom bytes, begin with a
+// worker for each workerBytes of them, and have more only if less than cachedRate bytes
+// are read in a second: to start one takes as long as to copy half a megabyte.
 const (
 	sharedFrom  = 8 * base.MiB
 	workerBytes = 2 * base.MiB
@@ -281,9 +283,13 @@ func (j *job) run(first *lane, reg *gpu.Registration, done chan struct{}) {
 	j.first, j.more = first, min(int64(j.m.opt.Threads), chunks)-1
 	first.cut(j.size)
 	if j.more > 0 && !j.write && !j.e.async() && j.n < sharedFrom {
+		rest := j.more
+		j.more = min(rest, (j.n-1)/workerBytes)
+		rest -= j.more
+		j.recruit(first)
 		began := time.Now()
-		if j.fillOne(first) && time.Since(began).Seconds()*cachedRate < float64(j.size) {
-			j.more = min(j.more, (j.n-1)/workerBytes)
+		if j.fillOne(first) && time.Since(began).Seconds()*cachedRate >= float64(min(j.size, j.n)) {
+			j.more += rest
 		}
 	}
 	j.worker(first)
@@ -294,13 +300,22 @@ func (j *job) run(first *lane, reg *gpu.Registration, done chan struct{}) {
 // there is something left to do. The first worker asks, before each chunk.
 func (j *job) recruit(l *lane) {
 	for l == j.first && j.more > 0 && j.next.Load() < j.n+j.skew {
-		idle, _ := j.m.try() // without it the others do the work
-		if idle == nil {
-			return
+		var other *lane
+		select {
+		case <-j.m.ready: // the worker takes the lane, one that its processor knows
+		default:
+			if other, _ = j.m.grow(); other == nil {
+				return // without it the others do the work
+			}
 		}
 		j.more--
-		idle.cut(j.size)
-		j.workers.Go(func() { j.worker(idle) })
+		j.workers.Go(func() {
+			if other == nil {
+				other = j.m.pop()
+			}
+			other.cut(j.size)
+			j.worker(other)
+		})
 	}
 }
 
