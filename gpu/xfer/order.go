@@ -100,15 +100,23 @@ const (
 )
 
 // NewOrder warms the mover and starts the poller. Close it before the mover.
-func (m *Mover) NewOrder(ctx context.Context, opt OrderOptions) (*Order, error) {
-	opt, err := opt.withDefaults()
-	if err != nil {
+func (m *Mover) NewOrder(ctx context.Context, opt OrderOptions) (o *Order, err error) {
+	if opt, err = opt.withDefaults(); err != nil {
 		return nil, err
 	}
+	m.ordered.Add(1) // no request begins a window any more; Warm waits for those that have
+	defer func() {
+		if err != nil {
+			m.ordered.Add(-1)
+		}
+	}()
 	if err := m.Warm(ctx); err != nil {
 		return nil, err
 	}
-	o := &Order{m: m, opt: opt, wake: make(chan struct{}, 1), ended: make(chan struct{}), joined: map[*Ordered]bool{}}
+	if err := m.EndWindows(ctx); err != nil {
+		return nil, err
+	}
+	o = &Order{m: m, opt: opt, wake: make(chan struct{}, 1), ended: make(chan struct{}), joined: map[*Ordered]bool{}}
 	for i := range opt.Streams {
 		o.free = append(o.free, opt.Streams-1-i)
 	}
@@ -125,7 +133,6 @@ func (m *Mover) NewOrder(ctx context.Context, opt OrderOptions) (*Order, error) 
 			return nil, err
 		}
 	}
-	m.ordered.Add(1)
 	go o.poll()
 	return o, nil
 }

@@ -1,7 +1,7 @@
 package xfer
 
 import (
-	"errors"
+	"context"
 	"io"
 	"sync"
 
@@ -115,13 +115,18 @@ func (j *job) windows(first *lane) bool {
 	if why := notCached(s, j.off, n); why != "" {
 		return j.noWindow(why)
 	}
-	if why := j.runWindows(first, s, n); why != "" {
+	if j.m.EndWindows(j.ctx) != nil {
+		return false // the plain way sees the end of ctx too
+	}
+	open, why := j.runWindows(first, s, n)
+	if after, err := s.Stamp(); why == "" && (err != nil || after != before) {
+		why = ReasonChanged
+	}
+	j.m.endLate(open, n)
+	if why != "" {
 		return j.noWindow(why)
 	}
-	if after, err := s.Stamp(); err != nil || after != before {
-		return j.noWindow(ReasonChanged)
-	}
-	j.m.paths.Add(driver.PathKey{Path: driver.PathWindow, Reason: ReasonWindow}, n)
+	j.m.paths.Add(windowPath(), n)
 	if n < j.n {
 		j.fail(n, io.EOF)
 	}
@@ -162,21 +167,21 @@ func notCached(s driver.Mapper, off, n int64) string {
 
 // runWindows moves n bytes, a window after the other: one is registered while the one
 // before it is copied. The library registers one at a time, so that more lanes would
-// gain nothing. It gives the reason of the first window that failed, or "".
-func (j *job) runWindows(l *lane, s driver.Mapper, n int64) string {
+// gain nothing. It gives the windows that are still open, of which no copy is under way,
+// and the reason of the first one that failed, or "".
+func (j *job) runWindows(l *lane, s driver.Mapper, n int64) (open []*Window, why string) {
 	size := min(j.m.opt.WindowChunk, max(fineWindow, base.AlignUp(n/windowParts, base.MiB)))
 	skew := j.off & (gpu.HostPage - 1)
-	var open []*Window
 	var err error
 	for at := -skew; at < n && err == nil; at += size {
 		if len(open) == heldWindows {
-			err = j.endWindows(l, open)
+			if err = l.settle(); err != nil {
+				break
+			}
+			j.m.end(open)
 			open = open[:0]
 		}
-		if err == nil {
-			err = j.ctx.Err() // the plain way sees the end of ctx too
-		}
-		if err == nil {
+		if err = j.ctx.Err(); err == nil { // the plain way sees the end of ctx too
 			from := max(at, 0)
 			var w *Window
 			if w, err = j.window(l, s, from, min(at+size, n)-from); w != nil {
@@ -184,10 +189,14 @@ func (j *job) runWindows(l *lane, s driver.Mapper, n int64) string {
 			}
 		}
 	}
-	if end := j.endWindows(l, open); err != nil || end != nil {
-		return ReasonRefused
+	if l.settle() != nil {
+		j.doubt.Store(true)
+		return nil, ReasonRefused // copies may still run: the windows stay
 	}
-	return ""
+	if err != nil {
+		why = ReasonRefused
+	}
+	return open, why
 }
 
 // window opens the window of n bytes at byte off of the request, and queues the copy.
@@ -201,18 +210,50 @@ func (j *job) window(l *lane, s driver.Mapper, off, n int64) (*Window, error) {
 	return w, l.stream.Copy(gpu.Copy{Dev: j.ptr + gpu.Ptr(off), Host: w.pin.Bytes()[lead : lead+n]})
 }
 
-// endWindows waits for the copies and ends their windows.
-func (j *job) endWindows(l *lane, open []*Window) error {
-	if len(open) == 0 {
-		return nil
-	}
-	if err := l.settle(); err != nil {
-		j.doubt.Store(true)
-		return err // copies may still run: the windows stay
-	}
-	var errs []error
+func windowPath() driver.PathKey {
+	return driver.PathKey{Path: driver.PathWindow, Reason: ReasonWindow}
+}
+
+// end ends windows of which no copy is under way. The bytes have moved: what cannot be
+// ended is counted, and stays.
+func (m *Mover) end(open []*Window) {
 	for _, w := range open {
-		errs = append(errs, w.Close())
+		m.failed(windowPath(), w.Close())
 	}
-	return errors.Join(errs...)
+}
+
+// lateBytes is up to which size the windows of a request end when it has been answered,
+// which saves it a quarter of the time. Those of one request do at a time: it bounds what
+// is pinned for nobody, and more would stand in the way of the next request.
+const lateBytes = 64 * base.MiB
+
+// endLate ends the windows of a request of n bytes, which may be answered then.
+func (m *Mover) endLate(open []*Window, n int64) {
+	if n <= lateBytes && len(open) > 0 {
+		select {
+		case m.late <- struct{}{}:
+			m.jobs.Add(1)
+			go func() {
+				defer m.jobs.Done()
+				defer func() { <-m.late }()
+				m.end(open)
+			}()
+			return
+		default:
+		}
+	}
+	m.end(open)
+}
+
+// EndWindows waits until the windows of calls that have returned have ended: some do so
+// a moment later. To be called before streams wait for cells, where the mover has
+// windows and no Order. ErrTimeout when ctx ends first.
+func (m *Mover) EndWindows(ctx context.Context) error {
+	select {
+	case m.late <- struct{}{}:
+		<-m.late
+		return nil
+	case <-ctx.Done():
+		return base.Errorf("end", "windows", base.ErrTimeout, "%w", ctx.Err())
+	}
 }

@@ -2,10 +2,13 @@ package xfer_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"os"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/driver/file"
@@ -18,11 +21,13 @@ import (
 // seen is a file that counts what is asked of it, and that others change.
 type seen struct {
 	*file.File
-	reads, maps, open int
-	most              int // mappings at a time
-	onStamp           func(i int)
-	stamps            int
-	mapErr            error
+	reads, maps int
+	open        atomic.Int32
+	most        int32 // mappings at a time
+	onStamp     func(i int)
+	onUnmap     func(mapping int) error
+	stamps      int
+	mapErr      error
 }
 
 func (s *seen) ReadAt(p []byte, off int64) (int, error) { s.reads++; return s.File.ReadAt(p, off) }
@@ -36,9 +41,15 @@ func (s *seen) MapRead(off, n int64) ([]byte, func() error, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	s.open++
-	s.most = max(s.most, s.open)
-	return b, func() error { s.open--; return unmap() }, nil
+	s.most = max(s.most, s.open.Add(1))
+	i := s.maps
+	return b, func() error {
+		defer s.open.Add(-1)
+		if s.onUnmap != nil {
+			return errors.Join(s.onUnmap(i), unmap())
+		}
+		return unmap()
+	}, nil
 }
 
 func (s *seen) Stamp() (driver.Stamp, error) {
@@ -57,8 +68,10 @@ func newSeen(t *testing.T, data []byte) *seen {
 	}
 	s := &seen{File: f}
 	t.Cleanup(func() {
-		if s.open != 0 {
-			t.Errorf("%d mappings are left", s.open)
+		for end := time.Now().Add(10 * time.Second); s.open.Load() != 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) { // a window may end a moment after its call
+				t.Fatalf("%d mappings are left", s.open.Load())
+			}
 		}
 		f.Close()
 	})
@@ -126,8 +139,101 @@ func TestWindowsOfOneRequest(t *testing.T) {
 		}
 		pieces := (n + off%gpu.HostPage + base.MiB - 1) / base.MiB
 		if p := pathOf(t, r.m); p.Path != driver.PathWindow || p.Bytes != n || s.reads != 0 ||
-			s.maps != int(pieces)+1 || s.most != int(min(pieces, most)) {
+			s.maps != int(pieces)+1 || s.most != int32(min(pieces, most)) {
 			t.Errorf("%v: %+v, %d reads, %d mappings, %d at a time", c, p, s.reads, s.maps, s.most)
+		}
+	}
+}
+
+// TestWindowEndsLate: the windows of a request end after its answer. Until they have, no
+// other one begins, no order does, and the mover is not closed.
+func TestWindowEndsLate(t *testing.T) {
+	const n = 2 << 20
+	data := bytes.Repeat(noise(t, 65521), n/65521+1)[:n]
+	r, s := windowRig(t, host.Options{}), newSeen(t, data)
+	gate := make(chan struct{})
+	s.onUnmap = func(mapping int) error {
+		switch mapping { // the first one of a request is the look at what is cached
+		case 2:
+			<-gate
+		case 5:
+			return errors.New("boom")
+		}
+		return nil
+	}
+	if got, err := r.m.Read(ctx(t), xfer.File(s), 0, r.mem.Ptr(), n); got != n || err != nil {
+		t.Fatal(got, err)
+	}
+	if s.open.Load() == 0 {
+		t.Error("the window ended before the answer")
+	}
+	soon := func() context.Context {
+		c, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+		t.Cleanup(cancel)
+		return c
+	}
+	if err := r.m.EndWindows(soon()); !errors.Is(err, base.ErrTimeout) {
+		t.Error(err)
+	}
+	if _, err := r.m.NewOrder(soon(), xfer.OrderOptions{Streams: 1, Steps: 4}); !errors.Is(err, base.ErrTimeout) {
+		t.Error(err)
+	}
+	if _, err := r.m.Read(soon(), xfer.File(s), 0, r.mem.Ptr(), n); !errors.Is(err, base.ErrTimeout) {
+		t.Error(err)
+	}
+	close(gate)
+	if err := r.m.EndWindows(ctx(t)); err != nil {
+		t.Error(err)
+	}
+	if got, err := r.m.Read(ctx(t), xfer.File(s), 0, r.mem.Ptr(), n); got != n || err != nil {
+		t.Fatal(got, err)
+	}
+	if err := r.m.EndWindows(ctx(t)); err != nil {
+		t.Error(err)
+	}
+	if s.maps != 5 {
+		t.Errorf("%d mappings: a window began while others ended", s.maps)
+	}
+	if p := pathOf(t, r.m); p.Path != driver.PathWindow || p.Bytes != 2*n || p.Errors != 1 {
+		t.Errorf("%+v", p)
+	}
+}
+
+// TestLargeWindowsEndFirst: the windows of more than 64 MiB end before the answer.
+func TestLargeWindowsEndFirst(t *testing.T) {
+	for _, c := range []struct {
+		n    int64
+		late bool
+		wait time.Duration // of the end for the answer
+	}{{64 << 20, true, 10 * time.Second}, {64<<20 + 1, false, 20 * time.Millisecond}} {
+		r := newRig(t, host.Options{}, xfer.Options{Lanes: 1, WindowBytes: xfer.MinWindow})
+		s := newSeen(t, bytes.Repeat([]byte("window"), int(c.n)/6+1))
+		mem, err := r.d.Alloc(c.n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer mem.Close()
+		answered := make(chan struct{})
+		early := atomic.Bool{}
+		s.onUnmap = func(mapping int) error {
+			if mapping > 1 { // not the look at what is cached
+				select {
+				case <-answered:
+				case <-time.After(c.wait):
+					early.Store(true)
+				}
+			}
+			return nil
+		}
+		if got, err := r.m.Read(ctx(t), xfer.File(s), 0, mem.Ptr(), c.n); got != c.n || err != nil {
+			t.Fatal(got, err)
+		}
+		close(answered)
+		if err := r.m.EndWindows(ctx(t)); err != nil {
+			t.Error(err)
+		}
+		if early.Load() == c.late {
+			t.Errorf("%d bytes: ended before the answer: %v", c.n, early.Load())
 		}
 	}
 }

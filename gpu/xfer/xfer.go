@@ -73,8 +73,8 @@ type Options struct {
 	// WindowBytes is from which size on a cached file is read through windows: mapped
 	// and registered for the call, and moved without a copy by the processor. 0 is
 	// never. It is for programs whose streams do not wait for cells: while one waits,
-	// the end of a window hangs, and copies of other threads with it. A mover with an
-	// Order uses none.
+	// the end of a window hangs, and copies of other threads with it. A window may end
+	// a moment after its call has returned, see EndWindows. A mover with an Order uses none.
 	WindowBytes int64
 	// WindowChunk bounds one window of a request, in bytes. Default 32 MiB.
 	WindowChunk int64
@@ -165,6 +165,7 @@ type Mover struct {
 	groups  sync.Pool    // of *group
 
 	ready chan struct{} // a token for each idle lane
+	late  chan struct{} // a token while windows of a call that has returned end
 
 	mu     sync.Mutex
 	idle   []*lane             // the one used last is the last: its memory is in the caches
@@ -187,7 +188,8 @@ func New(b gpu.Backend, dev gpu.Device, table *gpu.Table, o Options) (*Mover, er
 	if runtime.GOMAXPROCS(0) > fewProcessors {
 		loads = longLoads
 	}
-	return &Mover{dev: dev, index: dev.Info().Index, back: b, table: table, opt: o, loads: loads, ready: make(chan struct{}, o.Lanes)}, nil
+	return &Mover{dev: dev, index: dev.Info().Index, back: b, table: table, opt: o, loads: loads, ready: make(chan struct{}, o.Lanes),
+		late: make(chan struct{}, 1)}, nil
 }
 
 // Options are the ones in effect.

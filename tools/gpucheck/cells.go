@@ -66,6 +66,7 @@ func (r *rig) cached() error {
 type way struct {
 	name string
 	fn   func(n int64) error
+	then func() // what follows it, and is not measured
 }
 
 // cells measures ours beside its peers and one more way, a line a size, and gives the
@@ -79,7 +80,11 @@ func cells(label string, ours way, peers []way, other *way) (ratios []float64, e
 		if other != nil && n >= fromWindows {
 			ways = append(ways, func() error { return other.fn(n) })
 		}
-		all, err := turns(cellRounds(n), ways...)
+		then := func() {}
+		if other != nil {
+			then = other.then
+		}
+		all, err := turnsThen(cellRounds(n), then, ways...)
 		if err != nil {
 			return nil, err
 		}
@@ -126,15 +131,15 @@ func (r *rig) byThreads(nvidia *cufile) error {
 			return err
 		}
 		p := r.mem.Ptr()
-		peers := []way{{"plain", func(n int64) error { return l.read(r.f, p, n) }}}
+		peers := []way{{name: "plain", fn: func(n int64) error { return l.read(r.f, p, n) }}}
 		if nvidia != nil {
-			peers = append(peers, way{"cuFile", func(n int64) error { return nvidia.read(p, n, loopTask, threads) }})
+			peers = append(peers, way{name: "cuFile", fn: func(n int64) error { return nvidia.read(p, n, loopTask, threads) }})
 		}
 		var mapped *way
 		if threads <= fewThreads {
-			mapped = &way{"windows", func(n int64) error { _, err := w.Read(ctx, xfer.File(f), 0, p, n); return err }}
+			mapped = &way{"windows", func(n int64) error { _, err := w.Read(ctx, xfer.File(f), 0, p, n); return err }, ended(w)}
 		}
-		row, err := cells(fmt.Sprintf("%3d", threads), way{"ours", func(n int64) error { _, err := m.Read(ctx, xfer.File(r.f), 0, p, n); return err }}, peers, mapped)
+		row, err := cells(fmt.Sprintf("%3d", threads), way{name: "ours", fn: func(n int64) error { _, err := m.Read(ctx, xfer.File(r.f), 0, p, n); return err }}, peers, mapped)
 		l.close()
 		if err := errors.Join(err, m.Close(ctx), w.Close(ctx)); err != nil {
 			return err
@@ -162,11 +167,11 @@ func (r *rig) byCallers(nvidia *cufile) error {
 		}
 		p := r.mem.Ptr()
 		share := func(n int64) int64 { return base.AlignUp((n+int64(callers)-1)/int64(callers), base.MiB) }
-		peers := []way{{"plain", func(n int64) error { return l.read(r.f, p, n) }}}
+		peers := []way{{name: "plain", fn: func(n int64) error { return l.read(r.f, p, n) }}}
 		if nvidia != nil {
-			peers = append(peers, way{"cuFile", func(n int64) error { return nvidia.read(p, n, share(n), callers) }})
+			peers = append(peers, way{name: "cuFile", fn: func(n int64) error { return nvidia.read(p, n, share(n), callers) }})
 		}
-		row, err := cells(fmt.Sprintf("%3d", callers), way{"ours", func(n int64) error { return r.readShares(m, n, share(n)) }}, peers, nil)
+		row, err := cells(fmt.Sprintf("%3d", callers), way{name: "ours", fn: func(n int64) error { return r.readShares(m, n, share(n)) }}, peers, nil)
 		l.close()
 		if err != nil {
 			return err
@@ -183,14 +188,14 @@ func (r *rig) readShares(m *xfer.Mover, n, share int64) error {
 		_, err := m.Read(ctx, xfer.File(r.f), at, r.mem.Ptr()+gpu.Ptr(at), min(share, n-at))
 		return err
 	}
+	if n <= share {
+		return read(0)
+	}
 	errs := make([]error, (n+share-1)/share)
 	var wg sync.WaitGroup
-	for i := range errs {
-		if i > 0 {
-			wg.Go(func() { errs[i] = read(int64(i) * share) })
-		}
+	for i := range errs { // as the peers start theirs
+		wg.Go(func() { errs[i] = read(int64(i) * share) })
 	}
-	errs[0] = read(0)
 	wg.Wait()
 	return errors.Join(errs...)
 }

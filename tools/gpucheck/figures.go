@@ -53,6 +53,12 @@ func (r *rig) printFigures() {
 // each way, in the order of the rounds. Each round has an order of its own, so that no
 // way always finds the caches and threads that the same other one left behind.
 func turns(rounds int, ways ...func() error) ([][]time.Duration, error) {
+	return turnsThen(rounds, func() {}, ways...)
+}
+
+// turnsThen is turns with something after each way that is not measured, so that nothing
+// of it falls into the next one.
+func turnsThen(rounds int, then func(), ways ...func() error) ([][]time.Duration, error) {
 	all := make([][]time.Duration, len(ways))
 	order := rand.New(rand.NewPCG(5, uint64(len(ways))))
 	for i := range rounds + 1 {
@@ -61,9 +67,10 @@ func turns(rounds int, ways ...func() error) ([][]time.Duration, error) {
 			if err := ways[k](); err != nil {
 				return nil, err
 			}
-			if i > 0 {
-				all[k] = append(all[k], time.Since(began))
+			if took := time.Since(began); i > 0 {
+				all[k] = append(all[k], took)
 			}
+			then()
 		}
 	}
 	return all, nil

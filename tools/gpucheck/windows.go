@@ -21,7 +21,12 @@ func (r *rig) windows() error {
 	return r.keptWindows()
 }
 
-// callWindows: a file of others, one caller, windows that are registered for the call.
+// ended waits for the windows of the last call, which may end a moment after it.
+func ended(m *xfer.Mover) func() { return func() { _ = m.EndWindows(ctx) } }
+
+// callWindows: a file of others, one caller, windows that are registered for the call
+// from 16 MiB on, and fewer bytes as such a mover reads them. The last column is the same,
+// one call after the other.
 func (r *rig) callWindows() error {
 	f, err := file.OpenFile(r.f.Name(), file.FileOptions{Buffered: true})
 	if err != nil {
@@ -38,22 +43,28 @@ func (r *rig) callWindows() error {
 		return err
 	}
 	defer bounce.Close(ctx)
-	m, err := r.mover(xfer.Options{WindowBytes: xfer.MinWindow})
+	m, err := r.mover(xfer.Options{WindowBytes: fromWindows})
 	if err != nil {
 		return err
 	}
 	defer m.Close(ctx)
-	fmt.Println("cached file to GPU, one caller, GiB/s: size, plain loop of one thread, bounce buffers in 16 lanes, windows for the call")
+	fmt.Println("cached file to GPU, one caller, GiB/s: size, plain loop of one thread, bounce buffers in 16 lanes, windows for the call from 16 MiB on; those without a pause")
 	for _, n := range upToFile(1<<20, 4<<20, 16<<20, 64<<20, 128<<20, 1<<30) {
-		took, err := turns(cellRounds(n), func() error { return l.read(r.f, r.mem.Ptr(), n) },
-			func() error { _, err := bounce.Read(ctx, xfer.File(f), 0, r.mem.Ptr(), n); return err },
-			func() error { _, err := m.Read(ctx, xfer.File(f), 0, r.mem.Ptr(), n); return err })
+		own := func() error { _, err := m.Read(ctx, xfer.File(f), 0, r.mem.Ptr(), n); return err }
+		took, err := turnsThen(cellRounds(n), ended(m), func() error { return l.read(r.f, r.mem.Ptr(), n) },
+			func() error { _, err := bounce.Read(ctx, xfer.File(f), 0, r.mem.Ptr(), n); return err }, own)
+		if err != nil {
+			return err
+		}
+		again, err := median(cellRounds(n), own)
 		if err != nil {
 			return err
 		}
 		first := rate(n, mid(took[2]))
-		fmt.Printf("  %9s %6.2f %6.2f %6.2f\n", base.FormatBytes(n), rate(n, mid(took[0])), rate(n, mid(took[1])), first)
-		r.atLeast(15, first, "(a) first touch by windows of the call, %s, GiB/s", base.FormatBytes(n))
+		fmt.Printf("  %9s %6.2f %6.2f %6.2f; %6.2f\n", base.FormatBytes(n), rate(n, mid(took[0])), rate(n, mid(took[1])), first, rate(n, again))
+		if n >= fromWindows {
+			r.atLeast(15, first, "(a) first touch by windows of the call, %s, GiB/s", base.FormatBytes(n))
+		}
 	}
 	for _, c := range m.Paths() {
 		fmt.Printf("  %v, %s: %s\n", c.Path, c.Reason, base.FormatBytes(c.Bytes))
