@@ -77,17 +77,35 @@ type Layer struct {
 	Name string
 	// Get gives the text of a setting, if the layer has one.
 	Get func(setting string) (text string, ok bool)
+	// Check refuses a layer that contradicts itself. May be nil.
+	Check func() error
 }
 
+// The names of the number of threads in the environment.
+const (
+	envThreads  = "UGDS_NUM_THREADS"
+	envNThreads = "UGDS_NTHREADS"
+)
+
 // Environment is the layer of the environment: UGDS_COMPAT_MODE and so on, with
-// UGDS_NTHREADS as a second name of UGDS_NUM_THREADS, as KvikIO has it.
+// UGDS_NTHREADS as a second name of UGDS_NUM_THREADS, as KvikIO has it. Both with
+// different values are refused, base.ErrInvalid: nobody knows which is meant.
 func Environment(get func(variable string) (string, bool)) Layer {
-	return Layer{"environment", func(setting string) (string, bool) {
+	read := func(setting string) (string, bool) {
 		v, ok := get("UGDS_" + strings.ToUpper(setting))
 		if !ok && setting == SettingThreads {
-			v, ok = get("UGDS_NTHREADS")
+			v, ok = get(envNThreads)
 		}
 		return v, ok
+	}
+	return Layer{"environment", read, func() error {
+		a, one := get(envThreads)
+		b, two := get(envNThreads)
+		if one && two && a != b {
+			return base.WithHint(base.Errorf("set", SettingThreads, base.ErrInvalid, "%s is %q and %s is %q: they are one setting",
+				envThreads, a, envNThreads, b), "unset one of them")
+		}
+		return nil
 	}}
 }
 
@@ -156,6 +174,14 @@ const DefaultThreshold = 16 * base.KiB
 func LoadSettings(layers ...Layer) (Settings, error) {
 	o := Options{}.withDefaults()
 	s := Settings{Threshold: DefaultThreshold, Threads: o.Threads, Bounce: o.ChunkBytes, from: map[string]string{}}
+	for _, l := range layers {
+		if l.Check == nil {
+			continue
+		}
+		if err := l.Check(); err != nil {
+			return s, fmt.Errorf("%s: %w", l.Name, err)
+		}
+	}
 	for _, rule := range settingRules() {
 		for _, l := range layers {
 			text, ok := l.Get(rule.name)

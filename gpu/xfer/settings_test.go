@@ -77,6 +77,24 @@ func TestT12Precedence(t *testing.T) {
 	}
 }
 
+// TestTwoNames: a setting with two names in the environment is refused if they differ,
+// whatever a layer above says.
+func TestTwoNames(t *testing.T) {
+	for _, c := range []struct {
+		one, two string
+		bad      bool
+	}{{"2", "3", true}, {"3", "3", false}, {"", "3", false}, {"3", "", false}, {"", "", false}} {
+		env := xfer.Environment(func(v string) (string, bool) {
+			s := map[string]string{"UGDS_NUM_THREADS": c.one, "UGDS_NTHREADS": c.two}[v]
+			return s, s != ""
+		})
+		_, err := xfer.LoadSettings(layer("flag", map[string]string{"num_threads": "4"}), env)
+		if errors.Is(err, base.ErrInvalid) != c.bad || c.bad && !strings.Contains(err.Error(), "UGDS_NTHREADS") {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
 // TestT13Defaults: with nothing set, every setting is shown with its default. Task
 // size, threads and bounce buffers are ours: KvikIO's one thread leaves most of
 // the copy engine idle.
