@@ -83,6 +83,6 @@ status is 0 whatever is found, unless the settings ask for the direct path
 		RunE: func(cmd *cobra.Command, _ []string) error { return ctl.Check(cmd.Context(), e, t, pairs) },
 	}
 	cmd.Flags().BoolVar(&pairs, "pairs", false, "test each device of the store with the GPU")
-	gpuLookFlags(cmd, t)
+	gpuLookFlags(cmd, t, "look at this `GPU` as well: ")
 	return cmd
 }

@@ -26,14 +26,14 @@ the name in capitals), else from the table [gpu] of store.toml with --store DIR.
 		Args: args(1, -1, "one or more targets"),
 		RunE: func(cmd *cobra.Command, a []string) error { return ctl.Explain(cmd.Context(), e, t, a, size) },
 	}
-	gpuLookFlags(cmd, t)
+	gpuLookFlags(cmd, t, "look at this `GPU` only, not at every one: ")
 	cmd.Flags().Var((*sizeValue)(&size), "size", "bytes of the transfer, a `SIZE`")
 	return cmd
 }
 
 // gpuLookFlags are those of verbs that look at a GPU and at the settings.
-func gpuLookFlags(cmd *cobra.Command, t *ctl.Target) {
-	cmd.Flags().StringVar(&t.GPU, "gpu", "", "look at this `GPU` only: "+gputool.Help)
+func gpuLookFlags(cmd *cobra.Command, t *ctl.Target, what string) {
+	cmd.Flags().StringVar(&t.GPU, "gpu", "", what+gputool.Help)
 	gpuSetFlag(cmd, t)
 	cmd.Flags().StringVar(&t.Dir, "store", "", "settings of the store in `DIR` count, too")
 	_ = cmd.MarkFlagDirname("store") // there is such a flag

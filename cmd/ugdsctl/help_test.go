@@ -250,3 +250,14 @@ func TestHelpCannotBeWritten(t *testing.T) {
 		}
 	}
 }
+
+// TestFlagsSayWhatTheyDo: --gpu adds a GPU to what check looks at, and is a choice for
+// explain; --json does not change help.
+func TestFlagsSayWhatTheyDo(t *testing.T) {
+	for verb, want := range map[string]string{"check": "look at this GPU as well", "explain": "look at this GPU only, not at every one",
+		"ls": "help stays text"} {
+		if out, _, code := call(t, "", verb, "--help", "--json"); code != 0 || !strings.Contains(strings.Join(strings.Fields(out), " "), want) {
+			t.Errorf("%s: exit %d, no %q in\n%s", verb, code, want, out)
+		}
+	}
+}

@@ -140,7 +140,7 @@ found, 4 exists already, 5 the store is in use. fsck has its own.`,
 		}
 		return ctl.UsageError(verbName(cmd), "%v%s; see %s --help", err, dashes, cmd.CommandPath())
 	})
-	root.PersistentFlags().BoolVar(&env.JSON, "json", false, "print one JSON document instead of text")
+	root.PersistentFlags().BoolVar(&env.JSON, "json", false, "print one JSON document instead of text; help stays text")
 	root.AddCommand(
 		demoCmd(env, t), demoVerifyCmd(env, t), formatCmd(env, t), putCmd(env, t), getCmd(env, t), rmCmd(env, t),
 		lsCmd(env, t), statCmd(env, t), existsCmd(env, t), usageCmd(env, t), verifyCmd(env, t), trimCmd(env, t),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ugds-store/ugds/driver"
@@ -32,7 +33,7 @@ func DemoVerify(ctx context.Context, e *Env, t *Target, o DemoOptions) error {
 		if err := w.verify(ctx, s, n, bar, &doc); err != nil {
 			return err
 		}
-		doc.Paths, doc.Devices, doc.GPU = docPaths(s.Stats().Paths), docDevices(s.devs), s.gpuDoc()
+		doc.Paths, doc.Devices, doc.GPU = docPaths(s.Stats().Paths), docDevices(s.devs, openedBy("demo", t.GPU == "")), s.gpuDoc()
 		return nil
 	})
 	doc.header = head("demo-verify", err)
@@ -229,13 +230,27 @@ type deviceDoc struct {
 	Reasons   []string `json:"reasons"`
 }
 
-func docDevices(devs []driver.Device) []deviceDoc {
+// docDevices describes devices; how says how they were opened, see openedBy.
+func docDevices(devs []driver.Device, how string) []deviceDoc {
 	out := []deviceDoc{}
 	for _, d := range devs {
 		in := d.Info()
-		out = append(out, deviceDoc{in.Target, in.Transport, in.Engine, in.Capacity, in.Reasons})
+		reasons := slices.Clone(in.Reasons)
+		if in.Transport == "sim" && how != "" {
+			reasons = append(reasons, how)
+		}
+		out = append(out, deviceDoc{in.Target, in.Transport, in.Engine, in.Capacity, reasons})
 	}
 	return out
+}
+
+// openedBy says why a model is write protected that a verb opened for reading, "" for
+// writing.
+func openedBy(verb string, readOnly bool) string {
+	if !readOnly {
+		return ""
+	}
+	return verb + " opens it for reading only, so that a model is write protected"
 }
 
 // rows tell what a device is and why it is driven so.

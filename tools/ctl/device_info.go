@@ -79,7 +79,7 @@ func deviceInfo(ctx context.Context, e *Env, t *Target, args []string) error {
 
 func describe(ctx context.Context, d driver.Device) (out infoDoc, err error) {
 	in := d.Info()
-	out = infoDoc{deviceDoc: docDevices([]driver.Device{d})[0], State: d.State().String(), Model: in.Model, Serial: in.Serial,
+	out = infoDoc{deviceDoc: docDevices([]driver.Device{d}, "")[0], State: d.State().String(), Model: in.Model, Serial: in.Serial,
 		BlockBytes: in.BlockSize, AlignBytes: in.MemAlign, TransferBytes: in.MaxTransfer, VolatileCache: in.VolatileCache,
 		Discard: in.Discard, WriteZeroes: in.WriteZeroes, NUMANode: -1}
 	if out.Holds, err = holdsOf(ctx, d); err != nil {

@@ -73,7 +73,8 @@ func explain(ctx context.Context, e *Env, t *Target, targets []string, size int6
 		if t.GPU != "" {
 			return err
 		}
-		doc.NoGPU = err.Error()
+		why, _ := base.Parts(err) // what helps is for those who named one
+		doc.NoGPU = why + " (--gpu host simulates one in host memory)"
 	}
 	defer func() {
 		for _, g := range gpus {
@@ -173,7 +174,7 @@ func explainTarget(ctx context.Context, target string, gpus []*probedGPU, set xf
 		defer closeDevices([]driver.Device{d})
 		in := d.Info()
 		peers = in.Peers
-		row.Transport, row.Reasons = in.Transport, append(in.Reasons, "explain opens it for reading only, so that a model is write protected")
+		row.Transport, row.Reasons = in.Transport, append(in.Reasons, openedBy("explain", true))
 		if end, err = xfer.Extent(d, 0, in.Capacity); err != nil {
 			return nil, err
 		}

@@ -51,6 +51,41 @@ func TestNoGPU(t *testing.T) {
 	}
 }
 
+// TestExplainWithoutGPU: what helps is not to leave out what was left out.
+func TestExplainWithoutGPU(t *testing.T) {
+	var out bytes.Buffer
+	if err := Explain(t.Context(), &Env{Stdout: &out}, &Target{}, []string{"sim:size=64MiB"}, 4096); err != nil {
+		t.Fatal(err)
+	}
+	there := cuda.Available() || amd()
+	if text := flat(out.String()); strings.Contains(text, "leave --gpu") || strings.Contains(text, "(--gpu host simulates one") == there {
+		t.Errorf("%s", text)
+	}
+}
+
+// TestModelOpenedForReading: a model is write protected because of how it was opened, and
+// only then.
+func TestModelOpenedForReading(t *testing.T) {
+	var out bytes.Buffer
+	e := &Env{Stdout: &out, Stderr: io.Discard}
+	at := &Target{Devices: []string{"sim:size=64MiB,path=" + filepath.Join(t.TempDir(), "model")}, Meta: filepath.Join(t.TempDir(), "m")}
+	if err := Format(t.Context(), e, at, FormatOptions{Yes: true}); err != nil {
+		t.Fatal(err)
+	}
+	const why = "stat opens it for reading only"
+	if err := Stat(t.Context(), e, at); err != nil || !strings.Contains(flat(out.String()), why) {
+		t.Errorf("%v, %s", err, &out)
+	}
+	out.Reset()
+	if err := DeviceInfo(t.Context(), e, &Target{}, at.Devices); err != nil || strings.Contains(flat(out.String()), "for reading only") {
+		t.Errorf("%v, %s", err, &out)
+	}
+	l := newLab(t)
+	if err := Stat(t.Context(), l.Env, l.target); err != nil || strings.Contains(l.out.String(), why) {
+		t.Errorf("of a file: %v, %s", err, l.out)
+	}
+}
+
 func amd() bool {
 	_, err := hip.Open(hip.Options{})
 	return err == nil

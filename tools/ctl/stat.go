@@ -86,7 +86,7 @@ func statStore(ctx context.Context, e *Env, t *Target) error {
 		st := s.Stats()
 		doc.Layout, doc.Usage, doc.IndexBytes = s.Info(), s.Usage(), st.IndexBytes
 		doc.Space = spaceDoc{st.Space.Capacity, st.Space.Allocated, st.Space.FreeSlab, st.Space.FreeSlot}
-		doc.Devices = docDevices(s.devs)
+		doc.Devices = docDevices(s.devs, openedBy("stat", true))
 		names, err := s.Namespaces(ctx)
 		doc.Namespaces = docNamespaces(names)
 		return err
