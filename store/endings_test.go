@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -299,4 +300,76 @@ func TestClosedRegion(t *testing.T) {
 		}
 		w.Abort()
 	}
+}
+
+// TestJ06CloseWithUsers: a close while callers put, get, list, look up and flush ends
+// each of them with ErrClosed and nothing else, and keeps what they were told is there.
+func TestJ06CloseWithUsers(t *testing.T) { everyKind(t, testJ06CloseWithUsers) }
+
+func testJ06CloseWithUsers(t *testing.T, k kind) {
+	const keys, users = 20, 32
+	b := k.newBox(t, box{sizes: []int64{64 << 20}})
+	value := func(i int) []byte { return fill(uint64(i), 1000+3000*i) }
+	for i := range keys {
+		if err := b.ns.Put(bg, keyN(i), store.Bytes(value(i)), store.PutOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ns, s := b.ns, b.s
+	uses := []func(i int) error{
+		func(i int) error {
+			return ns.Put(bg, keyN(i), store.Bytes(value(i)), store.PutOptions{Replace: true, Durability: store.Durability(i % 2)})
+		},
+		func(i int) error { _, err := ns.GetBytes(bg, keyN(i), store.GetOptions{}); return err },
+		func(i int) error { _, err := ns.Exists(bg, keyN(i)); return err },
+		func(i int) error {
+			for _, err := range ns.List(bg, store.ListOptions{}) {
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		func(i int) error {
+			l, err := ns.Lookup(bg, [][]byte{keyN(i)}, store.LookupOptions{})
+			if err == nil {
+				l.Release()
+			}
+			return err
+		},
+		func(int) error { return s.Flush(bg) },
+	}
+	var wg, begun sync.WaitGroup
+	begun.Add(users)
+	for u := range users {
+		wg.Go(func() {
+			for i := u; ; i++ {
+				err := uses[u%len(uses)](i % keys)
+				if i == u {
+					begun.Done()
+				}
+				if err != nil {
+					if !errors.Is(err, store.ErrClosed) {
+						t.Errorf("use %d: %v", u%len(uses), err)
+					}
+					return
+				}
+			}
+		})
+	}
+	begun.Wait()
+	ctx, cancel := context.WithTimeout(bg, time.Minute)
+	defer cancel()
+	if err := s.Close(ctx); err != nil {
+		t.Errorf("close: %v", err)
+	}
+	wg.Wait()
+	b.s = nil
+	b.reopen()
+	for i := range keys {
+		if got, err := b.ns.GetBytes(bg, keyN(i), store.GetOptions{}); err != nil || !bytes.Equal(got, value(i)) {
+			t.Errorf("%s: %v, or other bytes", keyN(i), err)
+		}
+	}
+	checkAccounts(t, b)
 }

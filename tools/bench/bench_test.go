@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -280,7 +281,38 @@ func TestQuantiles(t *testing.T) {
 	}
 }
 
-// TestSuites: each suite is whole, and its gates are those of docs/performance.md.
+// promised are the gates and aims of the project, by workload and contestant.
+var promised = map[string]Goal{
+	"put 64.0 KiB x8 raw":         {Gate: 0.85, Aim: 0.95},
+	"put 1.0 MiB x8 raw":          {Gate: 0.9, Aim: 0.95},
+	"put 2.0 MiB x8 raw":          {Gate: 0.9, Aim: 0.95},
+	"put 64.0 KiB x8 files":       {Gate: 3, Aim: 5},
+	"put 1.0 MiB x8 files":        {Gate: 1.3, Aim: 1.8},
+	"put 2.0 MiB x8 files":        {Gate: 1, Aim: 1.2},
+	"get 64.0 KiB x8 raw":         {Gate: 0.85, Aim: 0.95},
+	"get 1.0 MiB x8 raw":          {Gate: 0.85, Aim: 0.95},
+	"get 2.0 MiB x8 raw":          {Gate: 0.85, Aim: 0.95},
+	"get 64.0 KiB x1/32 fio":      {Gate: 0.8, Aim: 0.9},
+	"get 1.0 MiB x1/32 fio":       {Gate: 0.8, Aim: 0.9},
+	"get 64.0 KiB x1/32 files":    {Gate: 2, Aim: 3},
+	"put 4.0 KiB x64 sync loop":   {Gate: 0.8, Aim: 0.95},
+	"put 4.0 KiB x64 sync pebble": {Gate: 0.35},
+}
+
+// promise names a goal as promised does.
+func promise(c *Case, g Goal) string {
+	name := fmt.Sprintf("%s %s x%d", c.Op, base.FormatBytes(c.Size), c.Callers)
+	if c.Batch > 1 {
+		name += fmt.Sprintf("/%d", c.Batch)
+	}
+	if c.Sync {
+		name += " sync"
+	}
+	short := map[string]string{Raw: "raw", Files: "files", Fio: "fio", CommitLoop: "loop", PebbleSync: "pebble"}
+	return name + " " + short[g.Base]
+}
+
+// TestSuites: each suite is whole, and the gates are those that the project promises.
 func TestSuites(t *testing.T) {
 	for _, name := range Suites() {
 		groups, err := SuiteGroups(name, 16*base.MiB, true)
@@ -299,6 +331,25 @@ func TestSuites(t *testing.T) {
 				}
 			}
 		}
+	}
+	groups, err := SuiteGroups("gates", 16*base.MiB, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	judged := 0
+	for _, g := range groups {
+		for _, goal := range g.Goals {
+			if goal.Gate == 0 {
+				continue
+			}
+			judged++
+			if want := promised[promise(&g.Case, goal)]; goal.Subject != Store || goal.Gate != want.Gate || goal.Aim != want.Aim {
+				t.Errorf("%s: %+v, want %+v", promise(&g.Case, goal), goal, want)
+			}
+		}
+	}
+	if judged != len(promised) {
+		t.Errorf("%d gates, want %d", judged, len(promised))
 	}
 	if _, err := SuiteGroups("x", base.MiB, false); !errors.Is(err, base.ErrInvalid) {
 		t.Error(err)
