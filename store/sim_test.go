@@ -125,7 +125,8 @@ func processTime(t *testing.T) time.Duration {
 
 // TestH11StagingFull: with every bounce buffer in flight on a device that does not
 // answer, a put waits until its time is over and says so; it takes no processor
-// meanwhile; and it works when buffers come back.
+// meanwhile; what needs no device is answered (I-07); and it works when buffers come
+// back.
 func TestH11StagingFull(t *testing.T) {
 	b := kind{models: []model{{"sim:lba=4096", ctrl.Options{Mode: ctrl.Interrupts, Batches: ctrl.Interrupts}}}}.newBox(t,
 		box{sizes: []int64{64 << 20}, tune: func(o *store.Options) { o.StagingBytes = 1 }}) // the smallest pool
@@ -155,6 +156,20 @@ func TestH11StagingFull(t *testing.T) {
 	}
 	if used, took := processTime(t)-cpu, time.Since(began); used > took/part {
 		t.Errorf("waiting took %v of processor in %v", used, took)
+	}
+	ctx, cancel = context.WithTimeout(bg, time.Minute)
+	defer cancel()
+	if there, err := b.ns.Exists(ctx, []byte("late")); there || err != nil {
+		t.Errorf("exists: %v, %v", there, err)
+	}
+	if _, err := b.ns.Stat(ctx, []byte("late")); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("stat: %v", err)
+	}
+	for info, err := range b.ns.List(ctx, store.ListOptions{}) {
+		t.Errorf("list: %s, %v", info.Key, err)
+	}
+	if st := b.s.Stats(); st.Devices[0].InFlight == 0 {
+		t.Error("nothing is under way any more: the test shows nothing")
 	}
 	b.sims[0].Hold(false)
 	wg.Wait()
