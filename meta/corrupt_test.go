@@ -314,6 +314,16 @@ func TestFilesMissing(t *testing.T) {
 		default:
 			t.Errorf("without %s: generation %d, %v", name, gen, err)
 		}
+		if err != nil && path.Dir(name) == "/d/m/db" {
+			for _, raw := range []string{"objstorage", "pristine", "database does not", "\n"} {
+				if strings.Contains(err.Error(), raw) {
+					t.Errorf("without %s: %q", name, err)
+				}
+			}
+			if kind, _, _ := strings.Cut(strings.TrimPrefix(path.Base(name), "marker."), "."); !strings.Contains(err.Error(), kind) {
+				t.Errorf("without %s, which is not named: %v", name, err)
+			}
+		}
 		t.Logf("without %-32s generation %d, %v", name, gen, err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	iofs "io/fs"
+	"regexp"
 	"strings"
 	"syscall"
 
@@ -52,7 +53,7 @@ func readError(op, object string, err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, base.ErrCorrupt) || errors.Is(err, base.ErrClosed):
-		return base.Wrap(op, object, err)
+		return base.Wrap(op, object, plain(err))
 	case pebble.IsCorruptionError(err):
 		return base.Errorf(op, object, base.ErrCorrupt, "%w", plain(err))
 	}
@@ -65,10 +66,24 @@ type plainError struct{ err error }
 // plain gives err a text for people.
 func plain(err error) error { return &plainError{err} }
 
-// Error leaves out the line by which Pebble carries details of a corruption.
+// Error says in one line what Pebble said. It leaves out the line by which Pebble
+// carries details of a corruption, and names the files that are missing where Pebble
+// takes the database for another one.
 func (p *plainError) Error() string {
-	return strings.ReplaceAll(p.err.Error(), "\n<corruption detail carrier>", "")
+	switch {
+	case errors.Is(p.err, pebble.ErrDBDoesNotExist):
+		return "its file db/marker.manifest.* is missing"
+	case errors.Is(p.err, pebble.ErrDBNotPristine):
+		return "its file db/marker.format-version.* is missing"
+	}
+	s := strings.ReplaceAll(p.err.Error(), "\n<corruption detail carrier>", "")
+	s = missingTable.ReplaceAllString(s, "the table $1.sst is missing")
+	return strings.ReplaceAll(strings.TrimSpace(s), "\n", "; ")
 }
+
+// missingTable is what Pebble says of a table that the MANIFEST names and the directory
+// lacks.
+var missingTable = regexp.MustCompile(`(?:L\d+: \d+: )?file (\d+) \(type sstable\) unknown to the objstorage provider`)
 
 func (p *plainError) Unwrap() error { return p.err }
 
@@ -80,14 +95,14 @@ func openError(o Options, err error) error {
 	case isNoSpace(err):
 		return ioError("open metadata", o, o.path(databaseName), err)
 	case errors.Is(err, base.ErrCorrupt):
-		return base.WithHint(base.Wrap("open metadata", o.Dir, err), "%s", damagedHint)
+		return base.WithHint(base.Wrap("open metadata", o.Dir, plain(err)), "%s", damagedHint)
 	case errors.Is(err, base.ErrMetaFull), errors.Is(err, base.ErrTimeout):
 		return base.Wrap("open metadata", o.Dir, err)
 	case errors.Is(err, iofs.ErrNotExist):
 		e := base.Errorf("open metadata", o.Dir, base.ErrCorrupt, "a file is missing: %w", plain(err))
 		return base.WithHint(e, "%s", damagedHint)
 	case errors.As(err, &errno):
-		return denied(o.Dir, base.Wrap("open metadata", o.Dir, err))
+		return denied(o.Dir, base.Wrap("open metadata", o.Dir, plain(err)))
 	}
 	e := base.Errorf("open metadata", o.Dir, base.ErrCorrupt, "%w", plain(err))
 	return base.WithHint(e, "%s", damagedHint)
