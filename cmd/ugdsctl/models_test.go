@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -70,8 +71,12 @@ func TestModelsBetweenProcesses(t *testing.T) {
 	if _, err := stdin.Write(make([]byte, 3<<20)); err != nil {
 		t.Fatal(err)
 	}
-	run(5, "", "put", "other", "-")
-	run(5, "", "ls")
+	who := fmt.Sprintf("pid %d (", cmd.Process.Pid)
+	for _, args := range [][]string{{"put", "other", "-"}, {"ls"}} {
+		if says := run(5, "", args...); !strings.Contains(says, who) || !strings.Contains(says, "ugdsctl stats --pid ") {
+			t.Errorf("%v: %s", args, says)
+		}
+	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}

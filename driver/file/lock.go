@@ -70,8 +70,7 @@ func giveUp(ctx context.Context, o *Options, v verdict, waited time.Duration) er
 		return base.WithHint(base.Errorf("open", o.Path, base.ErrInUse, "%s", v.why),
 			"unmount or release it, or choose another device")
 	case !v.dead:
-		return base.WithHint(base.Errorf("open", o.Path, base.ErrLocked, "%s", v.why),
-			"end that process first")
+		return base.WithHint(base.Errorf("open", o.Path, base.ErrLocked, "%s", v.why), "%s", base.OwnerHint(v.pid))
 	case ctx.Err() != nil:
 		return base.Errorf("open", o.Path, base.ErrLocked, "%s; gave up after %v: %w",
 			v.why, waited.Round(time.Millisecond), context.Cause(ctx))
@@ -134,6 +133,7 @@ type verdict struct {
 	inUse bool // mounted, or held by something that is not a store
 	// unknown: nobody was found who holds it
 	unknown bool
+	pid     int // of who holds it and lives, 0 if not known
 	why     string
 }
 
@@ -151,7 +151,7 @@ func judge(path string, scan bool) verdict {
 	}
 	rec, known := readRecord(path, st)
 	if known && rec.Alive() {
-		return verdict{why: rec.String() + " has it open"}
+		return verdict{pid: rec.PID, why: rec.String() + " has it open"}
 	}
 	if scan {
 		if pids := unix.LockHolders(st); len(pids) > 0 {
@@ -159,7 +159,7 @@ func judge(path string, scan bool) verdict {
 			if known {
 				why += "; it inherited it from " + rec.String() + ", which is dead"
 			}
-			return verdict{why: why}
+			return verdict{pid: pids[0], why: why}
 		}
 	}
 	if known {
@@ -167,7 +167,7 @@ func judge(path string, scan bool) verdict {
 	}
 	if pid := unix.LockOwner(st); pid > 0 {
 		if (unix.Proc{PID: pid}).Alive() {
-			return verdict{why: fmt.Sprintf("pid %d (%s) has it locked", pid, unix.ProcName(pid))}
+			return verdict{pid: pid, why: fmt.Sprintf("pid %d (%s) has it locked", pid, unix.ProcName(pid))}
 		}
 		return verdict{dead: true, why: fmt.Sprintf("pid %d is dead, its last requests are still landing", pid)}
 	}

@@ -176,7 +176,7 @@ func (k kernel) taken(dir string, c *Controller) error {
 		}
 		if pid := k.owner(dir + "/" + moduleClass + "/" + names[0]); pid != 0 {
 			return base.WithHint(base.Errorf("open", "pci:"+c.Address, base.ErrLocked, "process %d (%s) has it", pid, unix.ProcName(pid)),
-				"end that process first")
+				"%s", base.OwnerHint(pid))
 		}
 	}
 	if node == "" || !errors.Is(unix.MayWrite(filepath.Join(filepath.Dir(string(k)), node)), unix.EACCES) {

@@ -92,6 +92,16 @@ func WithHint(err error, format string, args ...any) error {
 	return &hinted{err, hint}
 }
 
+// OwnerHint says what helps against process pid, 0 if it is not known, which has what
+// only one process at a time can have.
+func OwnerHint(pid int) string {
+	const rest = "wait for it, or end it first"
+	if pid <= 0 {
+		return rest
+	}
+	return fmt.Sprintf("`ugdsctl stats --pid %d` shows what its stores do; %s", pid, rest)
+}
+
 type hinted struct {
 	err  error
 	hint string

@@ -121,6 +121,18 @@ func LockHolders(st Stat) []int {
 	return others(sameFile(st), func(fdinfo string) bool { return strings.Contains(fdinfo, "FLOCK") })
 }
 
+// LockedBy is a living process that has the flock on the file, itself included, or 0 if
+// none can be seen: it may be of another user or container.
+func LockedBy(st Stat) int {
+	if pids := LockHolders(st); len(pids) > 0 {
+		return pids[0]
+	}
+	if pid := LockOwner(st); pid > 0 && (Proc{PID: pid}).Alive() {
+		return pid
+	}
+	return 0
+}
+
 // Openers lists the living processes, other than this one, that have the file
 // open. Of a device node only the kind and the device matter: a container has nodes
 // of its own. Processes of other users may be invisible.

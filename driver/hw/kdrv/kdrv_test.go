@@ -53,7 +53,7 @@ func TestRefusals(t *testing.T) {
 		class error
 		says  string
 	}{
-		unix.EBUSY:      {base.ErrLocked, "process 1 "},
+		unix.EBUSY:      {base.ErrLocked, "stats --pid 1`"},
 		unix.EPERM:      {base.ErrNotSupported, "(none)"},
 		unix.EACCES:     {unix.EACCES, "chown $USER /dev/ugds_drv7; no IOMMU"},
 		unix.EOPNOTSUPP: {base.ErrNotSupported, "memory encryption is active"},

@@ -80,7 +80,8 @@ func refusal(path, attributes string, pid int, err error) error {
 	iommu := attribute(attributes, "iommu")
 	switch unix.ErrnoOf(err) {
 	case unix.EBUSY:
-		return base.Errorf("open", path, base.ErrLocked, "process %d (%s) has it: %w", pid, unix.ProcName(pid), err)
+		return base.WithHint(base.Errorf("open", path, base.ErrLocked, "process %d (%s) has it: %w", pid, unix.ProcName(pid), err),
+			"%s", base.OwnerHint(pid))
 	case unix.EPERM:
 		return base.WithHint(base.Errorf("open", path, base.ErrNotSupported,
 			"the IOMMU does not translate for it (%s), so it could reach all memory: %w", iommu, err),

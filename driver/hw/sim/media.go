@@ -3,6 +3,7 @@ package sim
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -107,7 +108,7 @@ func (m *media) adopt(f *unix.FD) error {
 	}
 	if err := unix.TryFlock(f, how); err != nil {
 		if errors.Is(err, unix.EAGAIN) {
-			return base.WithHint(base.Errorf("open", f.Path(), base.ErrLocked, "another process has it open"), "end that process first")
+			return locked(f.Path(), st)
 		}
 		return base.Wrap("lock", f.Path(), err)
 	}
@@ -129,6 +130,15 @@ func (m *media) adopt(f *unix.FD) error {
 		return base.Errorf("open", f.Path(), base.ErrMismatch, "it has %d bytes, the namespace %d", st.Size, m.bytes)
 	}
 	return nil
+}
+
+// locked is the error for a file that somebody else has.
+func locked(path string, st unix.Stat) error {
+	pid, who := unix.LockedBy(st), "another process"
+	if pid != 0 {
+		who = fmt.Sprintf("pid %d (%s)", pid, unix.ProcName(pid))
+	}
+	return base.WithHint(base.Errorf("open", path, base.ErrLocked, "%s has it open", who), "%s", base.OwnerHint(pid))
 }
 
 // whole repeats a read or write until all of p was moved.

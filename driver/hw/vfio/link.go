@@ -107,7 +107,8 @@ func (l *link) openGroup(path string) error {
 	if l.group, err = unix.Open(path, unix.ReadWrite, 0); err != nil {
 		switch unix.ErrnoOf(err) {
 		case unix.EBUSY:
-			return base.Errorf("open", l.name, base.ErrLocked, "%s", holder(path))
+			pid, who := holder(path)
+			return base.WithHint(base.Errorf("open", l.name, base.ErrLocked, "%s has it", who), "%s", base.OwnerHint(pid))
 		case unix.EACCES, unix.EPERM:
 			return base.WithHint(base.Wrap("open", l.name+": "+path, err), "give yourself the group: chown $USER %s", path)
 		}
@@ -121,14 +122,14 @@ func (l *link) openGroup(path string) error {
 }
 
 // holder names the process that has a group open, as far as it can be seen.
-func holder(path string) string {
+func holder(path string) (pid int, who string) {
 	st, err := unix.StatPath(path)
 	if err == nil {
 		for _, pid := range unix.Openers(st) {
-			return fmt.Sprintf("process %d (%s) has it", pid, unix.ProcName(pid))
+			return pid, fmt.Sprintf("process %d (%s)", pid, unix.ProcName(pid))
 		}
 	}
-	return "another process has it"
+	return 0, "another process"
 }
 
 // Neighbour is another device of an IOMMU group, with the driver that keeps the group
