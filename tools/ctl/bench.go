@@ -319,7 +319,7 @@ func (e *Env) benchDir(o *BenchOptions, payload int64) (*workDir, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkSpace("bench", w.path, bench.NeedBytes(payload)); err != nil {
+	if err := checkSpace("bench", w.path, bench.NeedBytes(payload), 0); err != nil {
 		return nil, errors.Join(base.WithHint(err, "--bytes takes less, --dir goes elsewhere"), w.close(false))
 	}
 	return w, nil

@@ -170,7 +170,7 @@ func demoFormat(ctx context.Context, e *Env, t *Target, devices []string, o Demo
 			bytes = 0 // the devices say how large they are
 		}
 	}
-	if err := checkSpace("demo", t.Dir, bytes+metaReserve); err != nil && len(devices) == 0 {
+	if err := checkSpace("demo", t.Dir, bytes, metaReserve); err != nil && len(devices) == 0 {
 		if fits := demoFits(t.Dir); fits >= DemoMinSize {
 			return base.WithHint(err, "--size %s fits, --store DIR goes elsewhere", FlagBytes(fits))
 		}

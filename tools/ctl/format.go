@@ -300,10 +300,10 @@ func (d *formatDoc) mayWrite() error {
 
 // checkSpace adds up what must be free on each file system.
 func (d *formatDoc) checkSpace() error {
-	need := map[unix.Dev]int64{}
+	data, metadata := map[unix.Dev]int64{}, map[unix.Dev]int64{}
 	where := map[unix.Dev]string{}
 	files := map[unix.Dev]int64{}
-	add := func(path string, n int64) error {
+	add := func(need map[unix.Dev]int64, path string, n int64) error {
 		dir := existing(path)
 		st, err := unix.StatPath(dir)
 		if err != nil {
@@ -321,7 +321,7 @@ func (d *formatDoc) checkSpace() error {
 		if st, err := unix.StatPath(p.path); err == nil {
 			n -= st.Blocks * 512 // comes free when it is replaced
 		}
-		if err := add(p.path, n); err != nil {
+		if err := add(data, p.path, n); err != nil {
 			return err
 		}
 		if st, err := unix.StatPath(existing(p.path)); err == nil {
@@ -329,13 +329,13 @@ func (d *formatDoc) checkSpace() error {
 		}
 	}
 	if d.Holds == "" {
-		if err := add(d.Meta, metaReserve); err != nil {
+		if err := add(metadata, d.Meta, metaReserve); err != nil {
 			return err
 		}
 	}
-	for dev, n := range need {
-		if err := checkSpace("format", where[dev], n); err != nil {
-			return d.smaller(err, where[dev], files[dev])
+	for dev, dir := range where {
+		if err := checkSpace("format", dir, data[dev], metadata[dev]); err != nil {
+			return d.smaller(err, dir, files[dev])
 		}
 	}
 	return nil
@@ -368,17 +368,22 @@ func FlagBytes(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// checkSpace refuses when fewer than need bytes are free where path will be.
-func checkSpace(verb, path string, need int64) error {
+// checkSpace refuses when fewer bytes are free where path will be than the data and the
+// metadata that go there need.
+func checkSpace(verb, path string, data, metadata int64) error {
 	dir := existing(path)
 	f, err := unix.StatFS(dir)
 	if err != nil {
 		return base.Wrap("check the space of", dir, err)
 	}
-	if f.FreeBytes < need {
-		return base.Errorf(verb, path, base.ErrNoSpace, "%s needed, %s free", base.FormatBytes(need), base.FormatBytes(f.FreeBytes))
+	if f.FreeBytes >= data+metadata {
+		return nil
 	}
-	return nil
+	part := ""
+	if metadata > 0 {
+		part = " (" + base.FormatBytes(metadata) + " of it for the metadata, which grows)"
+	}
+	return base.Errorf(verb, path, base.ErrNoSpace, "%s needed%s, %s free", base.FormatBytes(data+metadata), part, base.FormatBytes(f.FreeBytes))
 }
 
 // existing is the nearest folder of path that is there.

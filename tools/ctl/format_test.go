@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/ugds-store/ugds/internal/base"
@@ -84,9 +85,20 @@ func TestHintsFit(t *testing.T) {
 	}
 	dir := t.TempDir()
 	if n := demoFits(dir); n > 0 {
-		if err := checkSpace("format", dir, demoStoreBytes(n)+metaReserve); err != nil {
+		if err := checkSpace("format", dir, demoStoreBytes(n), metaReserve); err != nil {
 			t.Errorf("--size %s: %v", FlagBytes(n), err)
 		}
+	}
+}
+
+// TestSpaceSays: what is needed beside the devices is named.
+func TestSpaceSays(t *testing.T) {
+	err := checkSpace("format", t.TempDir(), 1<<60, metaReserve)
+	if err == nil || !strings.Contains(err.Error(), "needed (64.0 MiB of it for the metadata, which grows), ") {
+		t.Error(err)
+	}
+	if err := checkSpace("bench", t.TempDir(), 1<<60, 0); err == nil || strings.Contains(err.Error(), "metadata") {
+		t.Error(err)
 	}
 }
 
