@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -135,6 +136,33 @@ func TestInterruptAnywhere(t *testing.T) {
 	}
 	if out, errs, code := call(t, "", "exists", "--store", dir, "k"); code != 0 {
 		t.Errorf("exists: exit %d, %q %s", code, out, errs)
+	}
+}
+
+// TestHangup: a terminal that is closed is an interrupt, but none where nohup had it
+// ignored.
+func TestHangup(t *testing.T) {
+	defer signal.Reset(syscall.SIGHUP)
+	for ignored, want := range map[bool]int{false: 130, true: 0} {
+		if ignored {
+			signal.Ignore(syscall.SIGHUP)
+		} else { // also where this test runs under nohup
+			signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+		}
+		dir := newStore(t)
+		cmd, stdin, stderr := startPut(t, dir)
+		if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		if ignored {
+			stdin.Close()
+		}
+		if code := exitCode(cmd.Wait()); code != want || (stderr.String() == "ugdsctl: interrupted\n") == ignored {
+			t.Errorf("ignored %v: exit %d, %q", ignored, code, stderr)
+		}
+		if !ignored {
+			clean(t, dir)
+		}
 	}
 }
 
