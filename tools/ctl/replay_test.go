@@ -70,6 +70,18 @@ func TestReplay(t *testing.T) {
 	}
 }
 
+// TestReplayCalls: the gets of a request are one call and its puts another; a block
+// that stands in it again is a hit, read behind the puts.
+func TestReplayCalls(t *testing.T) {
+	l := newLab(t)
+	const text = `{"timestamp": 0, "hash_ids": [1, 2, 3, 1]}` + "\n" + `{"timestamp": 0, "hash_ids": [1, 2, 3, 4, 5]}` + "\n" +
+		`{"timestamp": 0, "hash_ids": [5, 4, 3, 2, 1]}` + "\n"
+	d, err := l.replay(t, t.Context(), text, ReplayOptions{BlockBytes: 4096, Verify: true})
+	if err != nil || d.Hits != 9 || d.Puts != 5 || d.Latency.Get.Count != 3 || d.Latency.Put.Count != 2 || d.Latency.Request.Count != 3 {
+		t.Errorf("%v: %+v, gets %+v, puts %+v", err, d, d.Latency.Get, d.Latency.Put)
+	}
+}
+
 // TestReplayFindsWrongBytes: a block that is not what its id says is an error,
 // also when it has another length.
 func TestReplayFindsWrongBytes(t *testing.T) {
