@@ -328,3 +328,32 @@ func TestSparseGivesBack(t *testing.T) {
 		t.Errorf("%v, %s", err, l.out)
 	}
 }
+
+// TestPutChangedFile: a file whose size changes while it is read is not stored, and the
+// value that was there stays.
+func TestPutChangedFile(t *testing.T) {
+	for _, size := range []int64{0, 100, 12 << 20} {
+		l := newLab(t)
+		l.put(t, "k", []byte("before"))
+		file := filepath.Join(t.TempDir(), "f")
+		if err := os.WriteFile(file, make([]byte, 9<<20), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		l.Progress = func(string, int64, bool) Bar {
+			return barFunc(func(int64) {
+				if err := os.Truncate(file, size); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		err := Put(t.Context(), l.Env, l.target, PutOptions{Key: "k", File: file, Replace: true})
+		if ExitCode(err) != ExitFailure || !strings.Contains(err.Error(), fmt.Sprintf("from 9437184 to %d bytes", size)) {
+			t.Errorf("%d: %v", size, err)
+		}
+		l.Progress = nil
+		l.out.Reset()
+		if err := Get(t.Context(), l.Env, l.target, GetOptions{Key: "k", File: Std}); err != nil || l.out.String() != "before" {
+			t.Errorf("%d: %v, %d bytes", size, err, l.out.Len())
+		}
+	}
+}

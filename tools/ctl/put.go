@@ -2,6 +2,7 @@ package ctl
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 
@@ -78,6 +79,9 @@ func putStream(ctx context.Context, e *Env, ns *store.Namespace, key []byte, in 
 	bar := e.progress("put", total)
 	defer bar.Done()
 	n, err := io.CopyBuffer(onlyWriter{w}, &counted{r: reader{ctx, in, o.File}, bar: bar}, make([]byte, copyBytes))
+	if f, ok := in.(*os.File); ok && err == nil {
+		err = sizeKept(f, total)
+	}
 	if err != nil {
 		w.Abort()
 		return 0, err
@@ -90,6 +94,17 @@ func existsHint(err error) error {
 		return base.WithHint(err, "--replace puts a new value in its place")
 	}
 	return err
+}
+
+// sizeKept refuses a regular file that another one cut or made longer while it was read:
+// what was read may be neither what it was nor what it is.
+func sizeKept(f *os.File, size int64) error {
+	st, err := f.Stat()
+	if err == nil && st.Mode().IsRegular() && st.Size() != size {
+		err = fmt.Errorf("its size changed from %d to %d bytes while it was read", size, st.Size())
+		return base.WithHint(base.Wrap("put", f.Name(), err), "nothing was stored; put it when nobody writes to it, or put a copy")
+	}
+	return base.Wrap("put", f.Name(), err)
 }
 
 // input opens the file to put; its size is 0 if unknown.
