@@ -2,10 +2,8 @@ package meta
 
 import (
 	"errors"
-	"fmt"
 	iofs "io/fs"
 	"os"
-	"path/filepath"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/ugds-store/ugds/internal/base"
@@ -48,18 +46,12 @@ func denied(dir string, err error) error {
 	if !errors.Is(err, iofs.ErrPermission) || !errors.As(err, &at) {
 		return err
 	}
-	path := at.Path
-	st, serr := unix.StatPath(path)
-	for serr != nil { // not to be seen, or not there: what counts is the directory
-		if path == filepath.Dir(path) {
-			return err
-		}
-		path = filepath.Dir(path)
-		st, serr = unix.StatPath(path)
-	}
 	me := uint32(os.Geteuid())
-	whose := fmt.Sprintf("%s is of user %d, mode %04o, this process of user %d", path, st.UID, st.Mode, me)
-	if up, uerr := unix.StatPath(dir); st.UID != me && uerr == nil && up.UID == me {
+	whose, uid := unix.Whose(at.Path)
+	if whose == "" {
+		return err
+	}
+	if up, uerr := unix.StatPath(dir); uid != me && uerr == nil && up.UID == me {
 		return base.WithHint(err, "%s; as root: chown -R --reference=%s %s", whose, dir, dir)
 	}
 	return base.WithHint(err, "%s: work as that user or as root, or have the owner let this one in", whose)

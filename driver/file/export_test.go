@@ -53,3 +53,6 @@ func SideRecord(t *testing.T, path, victim string) {
 // SetHook replaces what the kernel answers to the calls of f: how many bytes a call
 // may move, or its error.
 func (f *File) SetHook(fn func(op driver.Op, off, n int64, direct bool) (int64, error)) { f.hook = fn }
+
+// OpenError is what an open gets that the system answered with err.
+func OpenError(o Options, err error) error { return openError(&o, err) }

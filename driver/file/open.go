@@ -165,6 +165,11 @@ func openError(o *Options, err error) error {
 			return base.WithHint(base.Errorf("open", path, base.ErrReadOnly, "it cannot be written: %w", err),
 				"check the permissions of the file and of its file system")
 		}
+		// Of block devices others know more.
+		if st, serr := unix.StatPath(path); err == unix.EACCES && (serr != nil || st.Kind == unix.KindRegular) {
+			whose, _ := unix.Whose(path)
+			return base.WithHint(base.Wrap("open", path, err), "%s", whose)
+		}
 	case err == unix.EMFILE:
 		return base.WithHint(base.Wrap("open", path, err), "raise the limit of open files (ulimit -n)")
 	case err == unix.ENXIO, err == unix.ENODEV:

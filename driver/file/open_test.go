@@ -400,3 +400,12 @@ func TestSideRecordIsNotFollowed(t *testing.T) {
 		t.Errorf("the victim is now %q", b)
 	}
 }
+
+// TestDeniedSaysWhose: who may not read a device's file is told whose it is.
+func TestDeniedSaysWhose(t *testing.T) {
+	p := create(t, t.TempDir(), base.MiB)
+	err := file.OpenError(file.Options{Path: p, ReadOnly: true}, unix.EACCES)
+	if want := " is of user " + strconv.Itoa(os.Geteuid()) + ", mode 0600"; !errors.Is(err, unix.EACCES) || !strings.Contains(err.Error(), p+want) {
+		t.Error(err)
+	}
+}

@@ -1,6 +1,8 @@
 package unix
 
 import (
+	"fmt"
+	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
@@ -62,4 +64,19 @@ func KeepOwner(f *FD, path string) error {
 		return err
 	}
 	return unix.Fchmod(f.Int(), old.Mode&0o777)
+}
+
+// Whose tells whose path is, for a process that may not open it: in words, and the
+// owner's number. Where path cannot be seen, or is not there, the directory counts that
+// can. It is "" where nothing can be told.
+func Whose(path string) (text string, uid uint32) {
+	for {
+		if st, err := StatPath(path); err == nil {
+			return fmt.Sprintf("%s is of user %d, mode %04o, this process of user %d", path, st.UID, st.Mode, os.Geteuid()), st.UID
+		}
+		if path == filepath.Dir(path) {
+			return "", 0
+		}
+		path = filepath.Dir(path)
+	}
 }
