@@ -175,8 +175,8 @@ func TestAnywhere(t *testing.T) {
 	}
 	for _, args := range []string{"put STORE --replace new -", "ls STORE --long", "get STORE k -", "usage STORE", "stat STORE k", "stat STORE", "exists STORE k",
 		"verify STORE", "fsck STORE --verify-data", "rm STORE new", "put STORE new -", "trim STORE", "version", "help put", "completion bash", "format --store FRESH --size 64MiB",
-		"device list sim:size=64MiB", "explain --gpu host sim:size=64MiB", "replay STORE --trace - --block-bytes 4KiB", "bench --op put --size 4KiB --bytes 1MiB --rounds 1 --against raw"} {
-		line := strings.NewReplacer("STORE", "--store "+dir, "FRESH", filepath.Join(t.TempDir(), "fresh")).Replace(args)
+		"device list sim:size=64MiB", "explain --gpu host sim:size=64MiB", "replay STORE --trace - --block-bytes 4KiB", "bench --dir BENCH --op put --size 4KiB --bytes 1MiB --rounds 1 --against raw"} {
+		line := strings.NewReplacer("STORE", "--store "+dir, "FRESH", filepath.Join(t.TempDir(), "fresh"), "BENCH", t.TempDir()).Replace(args)
 		all := strings.Fields(line)
 		want, errs, code := call(t, "", all...)
 		if back := map[string][]string{"put": {"rm", "new"}, "rm": {"put", "new", "-"}}[all[0]]; back != nil {

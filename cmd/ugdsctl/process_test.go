@@ -176,6 +176,7 @@ func TestPipe(t *testing.T) {
 		}
 		stderr.Reset()
 		cmd.Stdout, cmd.Stderr = w, &stderr
+		cmd.Env = append(cmd.Env, "TMPDIR="+t.TempDir()) // nobody has left anything there
 		r.Close()
 		err = cmd.Run()
 		w.Close()
