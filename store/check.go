@@ -112,6 +112,18 @@ func (r *Report) add(sev Severity, area, target string, err error) {
 	r.Findings = append(r.Findings, Finding{Severity: sev, Area: area, Target: target, Text: text, Hint: hint})
 }
 
+// Unopened is the report on a store whose device target does not open because of err: it
+// is not what the store was made on.
+func Unopened(target string, err error) *Report {
+	r := newReport()
+	r.add(SevError, "superblock", target, err)
+	return r
+}
+
+func newReport() *Report {
+	return &Report{Version: reportVersion, Namespaces: []NamespaceInfo{}, Findings: []Finding{}, Removed: []Removed{}, Rewritten: []Rewritten{}}
+}
+
 // Check looks at everything that the store's promises rest on: each superblock
 // copy, the identities, the commit marks, every metadata record, that no two
 // objects overlap, and what follows from them. It changes nothing, goes on after
@@ -120,7 +132,7 @@ func (r *Report) add(sev Severity, area, target string, err error) {
 func Check(ctx context.Context, o Options, c CheckOptions) (*Report, error) {
 	o.fill()
 	o.ReadOnly = true
-	r := &Report{Version: reportVersion, Namespaces: []NamespaceInfo{}, Findings: []Finding{}, Removed: []Removed{}, Rewritten: []Rewritten{}}
+	r := newReport()
 	if err := r.supers(ctx, o.Devices); err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ugds-store/ugds/driver/file"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/meta"
 	"github.com/ugds-store/ugds/store"
@@ -115,6 +116,10 @@ func check(ctx context.Context, e *Env, t *Target, o FsckOptions, do checker) (*
 	}
 	readOnly := !o.Repair || !o.Yes
 	devs, err := e.openDevices(ctx, t, p, readOnly)
+	var at *base.Error
+	if errors.Is(err, file.ErrTooSmall) && errors.As(err, &at) {
+		return store.Unopened(at.Object, err), nil // as one that was cut off elsewhere
+	}
 	if err != nil {
 		return nil, err
 	}
