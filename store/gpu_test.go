@@ -365,15 +365,17 @@ func TestT38SumsUnderLoad(t *testing.T) {
 	b := newGPUBox(t, host.Options{}, nil)
 	const staging, size = 8 << 20, 300_000
 	b.poke(b.at(0), fill(1, size))
-	sums := func() (paths, devices int64) {
-		// The mover counts when a command has ended, so what it has the device has too.
+	moved := func() (n int64) {
 		for _, d := range b.s.Stats().Devices {
-			devices += d.ReadBytes + d.WriteBytes
+			n += d.ReadBytes + d.WriteBytes
 		}
+		return n - b.base[0] - b.base[1]
+	}
+	counted := func() (n int64) {
 		for _, p := range b.s.Stats().Paths {
-			paths += p.Bytes
+			n += p.Bytes
 		}
-		return paths, devices - b.base[0] - b.base[1]
+		return n
 	}
 	var wg sync.WaitGroup
 	var ends atomic.Int64
@@ -399,9 +401,12 @@ func TestT38SumsUnderLoad(t *testing.T) {
 	}
 	samples := 0
 	for ; ends.Load() < 4; samples++ {
-		paths, devices := sums()
-		if devices-paths > staging {
-			t.Errorf("the devices moved %d bytes, the mover has counted %d", devices, paths)
+		// The mover counts when a command has ended, so what it has the device has too.
+		before := counted()
+		devices := moved()
+		paths := counted()
+		if devices-paths > staging || before > devices {
+			t.Errorf("the devices moved %d bytes, the mover has counted %d before and %d after", devices, before, paths)
 			break
 		}
 	}
