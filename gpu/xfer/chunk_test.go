@@ -19,7 +19,7 @@ import (
 // TestChunksGrow: chunks grow with the root of the request, up to the bounce buffer.
 func TestChunksGrow(t *testing.T) {
 	for _, c := range []struct{ n, buffer, chunk int64 }{
-		{256 << 10, 0, 256 << 10}, {1 << 20, 0, 256 << 10}, {2<<20 - 1, 0, 256 << 10}, {2 << 20, 0, 1 << 20}, {4 << 20, 0, 1 << 20},
+		{256 << 10, 0, 256 << 10}, {1<<20 - 1, 0, 256 << 10}, {1 << 20, 0, 512 << 10}, {2<<20 - 1, 0, 512 << 10}, {2 << 20, 0, 1 << 20}, {4 << 20, 0, 1 << 20},
 		{16 << 20, 0, 1 << 20}, {16 << 20, 512 << 10, 512 << 10}, {1 << 20, xfer.MinChunk, xfer.MinChunk},
 	} {
 		var copies, largest atomic.Int64
@@ -48,11 +48,13 @@ func TestChunksGrow(t *testing.T) {
 	}
 }
 
-// TestChunksBesideOthers: while another request is under way, one of less than 4 MiB is
-// cut into buffers only, and a larger one into chunks of 1 MiB.
+// TestChunksBesideOthers: while another request is under way, one of less than 2 MiB is
+// cut into buffers only, while two are, one of less than 4 MiB, and a larger one into
+// chunks of 1 MiB.
 func TestChunksBesideOthers(t *testing.T) {
-	for _, c := range []struct{ n, copies, largest int64 }{
-		{1 << 20, 1, 1 << 20}, {2 << 20, 1, 2 << 20}, {4<<20 - 1, 2, 2 << 20}, {4 << 20, 4, 1 << 20},
+	for _, c := range []struct{ others, n, copies, largest int64 }{
+		{1, 1 << 20, 1, 1 << 20}, {1, 2 << 20, 2, 1 << 20}, {1, 4 << 20, 4, 1 << 20},
+		{2, 2 << 20, 1, 2 << 20}, {2, 4<<20 - 1, 2, 2 << 20}, {2, 4 << 20, 4, 1 << 20},
 	} {
 		var copies, largest atomic.Int64
 		r := newRig(t, host.Options{Faults: host.Faults{Queue: func(c gpu.Copy) error {
@@ -61,15 +63,21 @@ func TestChunksBesideOthers(t *testing.T) {
 				largest.Store(max(largest.Load(), int64(len(c.Host))))
 			}
 			return nil
-		}}}, xfer.Options{Lanes: 2})
-		other := newStuck(r)
+		}}}, xfer.Options{Lanes: 3})
+		var others []func() error
+		for range c.others {
+			others = append(others, newStuck(r))
+		}
 		data := bytes.Repeat(noise(t, 65521), int(c.n)/65521+1)[:c.n]
 		got, err := r.m.Read(ctx(t), xfer.Reader(bytes.NewReader(data)), 0, r.mem.Ptr()+base.MiB, c.n)
-		if err := errors.Join(err, other()); got != c.n || err != nil {
+		for _, end := range others {
+			err = errors.Join(err, end())
+		}
+		if got != c.n || err != nil {
 			t.Fatal(got, err)
 		}
 		if copies.Load() != c.copies || largest.Load() != c.largest {
-			t.Errorf("%d bytes: %d copies of at most %d, want %d of %d", c.n, copies.Load(), largest.Load(), c.copies, c.largest)
+			t.Errorf("%d bytes beside %d: %d copies of at most %d, want %d of %d", c.n, c.others, copies.Load(), largest.Load(), c.copies, c.largest)
 		}
 		if !bytes.Equal(r.peek(r.mem.Ptr()+base.MiB, c.n), data) {
 			t.Errorf("%d bytes: others", c.n)
@@ -117,20 +125,20 @@ func (m *meeting) ReadAt(b []byte, off int64) (int, error) {
 	return m.ReaderAt.ReadAt(b, off)
 }
 
-// TestFewWorkers: a small request begins with a worker for each 2 MiB of it, before any
-// of it was read, and gets the other lanes if its source turns out to be slow.
+// TestFewWorkers: a small request begins with a worker for each half megabyte of it,
+// before any of it was read, and gets the other lanes if its source turns out to be slow.
 func TestFewWorkers(t *testing.T) {
-	data := bytes.Repeat(noise(t, 65521), 4<<20/65521+1)[:4<<20]
+	data := bytes.Repeat(noise(t, 65521), 1<<20/65521+1)[:1<<20]
 	for _, c := range []struct{ slow, want int32 }{{0, 2}, {2, 3}} {
-		r := newRig(t, host.Options{}, xfer.Options{ChunkBytes: 256 << 10, Lanes: 4})
+		r := newRig(t, host.Options{}, xfer.Options{ChunkBytes: xfer.MinChunk, Lanes: 4})
 		m := &meeting{ReaderAt: bytes.NewReader(data), slow: c.slow, want: c.want, all: make(chan struct{})}
-		if n, err := r.m.Read(ctx(t), xfer.Reader(m), 0, r.mem.Ptr(), 4<<20); n != 4<<20 || err != nil {
+		if n, err := r.m.Read(ctx(t), xfer.Reader(m), 0, r.mem.Ptr(), 1<<20); n != 1<<20 || err != nil {
 			t.Fatal(n, err)
 		}
 		if m.alone.Load() {
 			t.Errorf("%d slow reads first: fewer than %d workers", c.slow, c.want)
 		}
-		if !bytes.Equal(r.peek(r.mem.Ptr(), 4<<20), data) {
+		if !bytes.Equal(r.peek(r.mem.Ptr(), 1<<20), data) {
 			t.Error("other bytes")
 		}
 	}

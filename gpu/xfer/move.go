@@ -231,17 +231,27 @@ func (m *Mover) dismiss(reg *gpu.Registration) {
 // the copies overlap, in bytes.
 const fineChunk = 256 * base.KiB
 
+// fewWorking is how many lanes may be at work for a request of a few megabytes to be
+// shared out: with more, all processors are busy soon.
+const fewWorking = 2
+
 // leastChunk is down to where a request is cut while so many lanes are at work, its own
-// among them. With others under way it is those that the copies overlap with, and each
-// chunk costs calls of a library that serves one caller at a time: a request of up to a
-// buffer, which the processor copies, is then one chunk. To cut one of 2 MiB or more finely
-// gains nothing alone either, and costs the others.
+// among them. Alone, its chunks overlap with each other, and there are lanes for all of
+// them. With others under way it is those that they overlap with, and each chunk costs
+// calls of a library that serves one caller at a time: what the processor copies is then
+// cut into buffers only.
 func (j *job) leastChunk(working int) int64 {
-	copied := !j.write && !j.e.async()
+	alone := working <= 1
 	switch {
-	case working <= 1 && (!copied || j.n < 2*base.MiB):
+	case j.write || j.e.async():
+		if alone {
+			return fineChunk
+		}
+	case alone && j.n < base.MiB:
 		return fineChunk
-	case working > 1 && copied && j.n < 4*base.MiB:
+	case alone && j.n < 2*base.MiB:
+		return 2 * fineChunk
+	case j.n < 2*base.MiB, j.n < 4*base.MiB && working > fewWorking:
 		return 2 * base.MiB
 	}
 	return base.MiB
@@ -264,10 +274,10 @@ func (m *Mover) chunkFor(n int64) int64 {
 
 // Requests for data that the processor copies, of less than sharedFrom bytes, begin with a
 // worker for each workerBytes of them, and have more only if less than cachedRate bytes
-// are read in a second: to start one takes as long as to copy half a megabyte.
+// are read in a second: to start one takes as long as to copy that much.
 const (
 	sharedFrom  = 8 * base.MiB
-	workerBytes = 2 * base.MiB
+	workerBytes = base.MiB / 2
 	cachedRate  = 2 * base.GiB
 )
 

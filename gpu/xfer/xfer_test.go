@@ -108,7 +108,7 @@ type holes struct {
 	busy int
 	most int
 	all  int
-	meet chan struct{} // if there is one, the second read waits here for another
+	meet chan struct{} // if there is one, the first read waits here for another
 }
 
 func (h *holes) ReadAt(b []byte, off int64) (int, error) {
@@ -121,7 +121,7 @@ func (h *holes) ReadAt(b []byte, off int64) (int, error) {
 	}
 	meet := h.meet
 	h.all++
-	wait := meet != nil && h.all == 2 // the first one is alone: it tells how fast they are
+	wait := meet != nil && h.all == 1
 	h.mu.Unlock()
 	if wait {
 		select {
