@@ -210,6 +210,9 @@ func (f *flight) done() {
 		if x.moved > 0 {
 			f.s.paths.Add(x.path, x.moved)
 		}
+		if x.err != nil {
+			f.s.paths.Fail(x.path)
+		}
 		if x.peer != nil {
 			f.s.gpu.done(x)
 		}

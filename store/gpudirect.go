@@ -127,6 +127,9 @@ func (g *gpuSide) done(x *xfer) {
 	if x.path.Path == driver.PathDirect && x.moved > 0 {
 		g.direct[reg.Device()].Add(x.path, x.moved)
 	}
+	if x.path.Path == driver.PathDirect && x.err != nil {
+		g.direct[reg.Device()].Fail(x.path)
+	}
 	reg.Release()
 }
 
@@ -207,6 +210,8 @@ func (f *flight) bounce(x *xfer) {
 	if x.moved > 0 { // what the commands carried before one failed
 		f.s.paths.Add(x.path, x.moved)
 	}
+	f.s.paths.Fail(x.path)
+	f.s.gpu.direct[x.peer.Registration().Device()].Fail(x.path)
 	x.err, x.moved = nil, moved
 	x.path.Path, x.path.Reason = driver.PathStaged, gpuxfer.ReasonRetried
 }

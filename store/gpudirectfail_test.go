@@ -67,6 +67,10 @@ func TestT41DirectFails(t *testing.T) {
 				if w[dir+" staged "+gpuxfer.ReasonRetried] == before[dir+" staged "+gpuxfer.ReasonRetried] {
 					t.Errorf("%v", w)
 				}
+				st := b.s.Stats()
+				if n := failures(st.Paths, driver.PathDirect); n == 0 || failures(st.GPUs[0].Paths, driver.PathDirect) != n {
+					t.Errorf("T36: the failure is not an error of its path: %+v, %+v", st.Paths, st.GPUs[0].Paths)
+				}
 				if ev := next(t, sub, store.EventPair); ev.Err == nil {
 					t.Errorf("%+v", ev)
 				}

@@ -174,5 +174,8 @@ func (p *roundPart) land(s *Store, w *roundDevice) {
 		if p.err == nil && r.Done > 0 {
 			s.paths.Add(path, r.Done)
 		}
+		if err != nil {
+			s.paths.Fail(path)
+		}
 	}
 }

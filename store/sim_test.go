@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/driver/ctrl"
 	"github.com/ugds-store/ugds/driver/hw/sim"
 	"github.com/ugds-store/ugds/driver/nvme"
@@ -179,6 +180,41 @@ func TestH11StagingFull(t *testing.T) {
 	for i := range 8 {
 		if got, err := b.ns.GetBytes(bg, keyN(i), store.GetOptions{}); err != nil || !bytes.Equal(got, value) {
 			t.Errorf("put %d: %v", i, err)
+		}
+	}
+}
+
+// failures sums the errors that were counted by one way.
+func failures(paths []driver.PathCount, way driver.Path) (n int64) {
+	for _, p := range paths {
+		if p.Path == way {
+			n += p.Errors
+		}
+	}
+	return n
+}
+
+// TestT36FailedValues: a get and a put that the device fails are errors of the way that
+// they took.
+func TestT36FailedValues(t *testing.T) {
+	b := kind{models: []model{usual}}.newBox(t, box{})
+	value := fill(1, 64<<10)
+	if err := b.ns.Put(bg, []byte("k"), store.Bytes(value), store.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for i, fail := range []func() error{
+		func() error { _, err := b.ns.GetBytes(bg, []byte("k"), store.GetOptions{}); return err },
+		func() error { return b.ns.Put(bg, []byte("large"), store.Bytes(value), store.PutOptions{}) },
+		func() error { return b.ns.Put(bg, []byte("small"), store.Bytes(value[:4096]), store.PutOptions{}) },
+	} {
+		before := failures(b.s.Stats().Paths, driver.PathStaged)
+		b.sims[0].Script(sim.Rule{Kind: sim.FaultStatus, Ops: []nvme.Opcode{nvme.OpRead, nvme.OpWrite}, Count: 1,
+			Status: nvme.StatusTransferError | nvme.StatusDNR})
+		if err := fail(); err == nil {
+			t.Errorf("%d: it did not fail", i)
+		}
+		if after := failures(b.s.Stats().Paths, driver.PathStaged); after != before+1 {
+			t.Errorf("%d: %d errors counted before, %d after", i, before, after)
 		}
 	}
 }
