@@ -312,6 +312,15 @@ func holders(k kernel, address string) (out []string, err error) {
 				processes("/dev/vfio/"+name, unix.KindChar, dev)
 			}
 		}
+		own, err := k.list(dir + "/vfio-dev")
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range own {
+			if dev, ok := unix.ParseDev(k.text(dir+"/vfio-dev/"+name, "dev")); ok {
+				processes("/dev/vfio/devices/"+name, unix.KindChar, dev)
+			}
+		}
 	}
 	return out, nil
 }

@@ -3,6 +3,7 @@ package probe
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/driver/ctrl"
@@ -47,7 +48,7 @@ func (k kernel) choose(address string, nsid uint32) (c Choice, err error) {
 		return c, nil
 	case DriverVFIO:
 		c.Transport = "vfio"
-		say("VFIO has it: the IOMMU confines it; BARs of peers can be reached, other GPU memory is copied")
+		say("VFIO has it: %s", k.vfioNode(address).Why())
 		return c, nil
 	case DriverKernel:
 		return k.chooseDisk(c, now, nsid)
@@ -57,6 +58,11 @@ func (k kernel) choose(address string, nsid uint32) (c Choice, err error) {
 		err = base.Errorf("open", "pci:"+address, base.ErrNotSupported, "the driver %s has it", now.Driver)
 	}
 	return c, base.WithHint(err, "bind it: ugdsctl device bind %s", address)
+}
+
+// vfioNode is how VFIO gives out the controller at an address.
+func (k kernel) vfioNode(address string) vfio.Node {
+	return vfio.NodeOf(string(k), filepath.Join(filepath.Dir(string(k)), "dev"), address)
 }
 
 // chooseDisk is for a controller that the kernel drives: its disk is used as a block

@@ -3,6 +3,9 @@ package probe
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -36,6 +39,38 @@ func TestChoose(t *testing.T) {
 		if _, err := kernel(b.dir).choose(address, 0); !errors.Is(err, class) {
 			t.Errorf("%q: %v", address, err)
 		}
+	}
+}
+
+// TestChooseIOMMUFD: a controller of VFIO without a group's node is reached by iommufd,
+// which is told, and the two nodes that its user needs are named to who may not open one.
+func TestChooseIOMMUFD(t *testing.T) {
+	b := newBus(t, DriverVFIO)
+	if err := os.Symlink("../../../../kernel/iommu_groups/12", b.path("bus/pci/devices/"+anSSD+"/iommu_group")); err != nil {
+		t.Fatal(err)
+	}
+	b.put("bus/pci/devices/"+anSSD+"/vfio-dev/vfio3/dev", fullDev)
+	for _, node := range []string{"vfio/devices/vfio3", "iommu"} {
+		b.put("../dev/"+node, "")
+	}
+	c, err := kernel(b.dir).choose(anSSD, 0)
+	if text := strings.Join(c.Reasons, "\n"); err != nil || c.Transport != "vfio" || !strings.Contains(text, "by iommufd") {
+		t.Errorf("%+v, %v", c, err)
+	}
+	now := kernel(b.dir).pci("bus/pci/devices/"+anSSD, anSSD)
+	if got := kernel(b.dir).vfioNodes(&now); !slices.Equal(got, []string{"/dev/vfio/devices/vfio3", "/dev/iommu"}) {
+		t.Errorf("%q", got)
+	}
+	pid := holdFull(t)
+	who, err := holders(kernel(b.dir), anSSD)
+	if want := fmt.Sprintf("process %d (sleep) has /dev/vfio/devices/vfio3 open", pid); err != nil || !slices.Contains(who, want) {
+		t.Errorf("%q, %v, want %q", who, err, want)
+	}
+	b.put("../dev/vfio/vfio", "")
+	b.put("../dev/vfio/12", "")
+	c, err = kernel(b.dir).choose(anSSD, 0)
+	if text := strings.Join(c.Reasons, "\n"); err != nil || strings.Contains(text, "iommufd") || !strings.Contains(text, "BARs of peers can be reached") {
+		t.Errorf("with a group: %+v, %v", c, err)
 	}
 }
 

@@ -188,6 +188,9 @@ func (m machine) vfio() Finding {
 	case !m.exists("sys/bus/pci/drivers/" + DriverVFIO):
 		return Finding{"VFIO", Fallback, "not loaded", m.load(DriverVFIO)}
 	}
+	if !m.exists("dev/vfio/vfio") && m.exists("dev/iommu") {
+		return Finding{"VFIO", Good, "loaded, by iommufd: controllers can be used without privilege, GPU memory is copied, BARs too", ""}
+	}
 	return Finding{"VFIO", Good, "loaded: controllers can be used without privilege, GPU memory other than BARs is copied", ""}
 }
 

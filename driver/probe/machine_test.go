@@ -61,7 +61,12 @@ func TestMachineFindings(t *testing.T) {
 		{"module ugds", Good, "version 1.0", map[string]string{"sys/module/ugds/version": "1.0\n"}},
 		{"VFIO", Refused, "IOMMU", nil},
 		{"VFIO", Fallback, "not loaded", iommu},
-		{"VFIO", Good, "loaded", with("sys/bus/pci/drivers/vfio-pci/bind", "")},
+		{"VFIO", Good, "loaded: ", with("sys/bus/pci/drivers/vfio-pci/bind", "")},
+		{"VFIO", Good, "by iommufd", func() map[string]string {
+			m := with("sys/bus/pci/drivers/vfio-pci/bind", "")
+			m["dev/iommu"] = ""
+			return m
+		}()},
 		{"Secure Boot", Good, "not there", nil},
 		{"Secure Boot", Good, "off", map[string]string{efi: "\x06\x00\x00\x00\x00"}},
 		{"Secure Boot", Fallback, "on", map[string]string{efi: "\x06\x00\x00\x00\x01"}},

@@ -165,12 +165,12 @@ func (k kernel) pci(dir, address string) Controller {
 // taken says why this process cannot open a controller that the module or VFIO has, as
 // far as can be told without opening it; nil if it can.
 func (k kernel) taken(dir string, c *Controller) error {
-	node := ""
+	var nodes []string
 	switch names, _ := k.list(dir + "/" + moduleClass); {
 	case c.Driver == DriverVFIO && c.IOMMUGroup != "":
-		node = "/dev/vfio/" + c.IOMMUGroup
+		nodes = k.vfioNodes(c)
 	case c.Driver == DriverModule && len(names) > 0:
-		node = "/dev/" + names[0]
+		nodes = []string{"/dev/" + names[0]}
 		if why := k.text(dir+"/"+moduleClass+"/"+names[0], "refusal"); why != "" && why != "none" {
 			return base.Errorf("open", "pci:"+c.Address, base.ErrNotSupported, "the module refuses it: %s", why)
 		}
@@ -179,10 +179,23 @@ func (k kernel) taken(dir string, c *Controller) error {
 				"%s", base.OwnerHint(pid))
 		}
 	}
-	if node == "" || !errors.Is(unix.MayWrite(filepath.Join(filepath.Dir(string(k)), node)), unix.EACCES) {
-		return nil
+	for _, node := range nodes {
+		if errors.Is(unix.MayWrite(filepath.Join(filepath.Dir(string(k)), node)), unix.EACCES) {
+			return base.WithHint(base.Errorf("open", node, unix.EACCES, "this process may not open it"),
+				"as root: chown $USER %s", strings.Join(nodes, " "))
+		}
 	}
-	return base.WithHint(base.Errorf("open", node, unix.EACCES, "this process may not open it"), "as root: chown $USER %s", node)
+	return nil
+}
+
+// vfioNodes are the nodes that the owner of a controller opens, which VFIO has.
+func (k kernel) vfioNodes(c *Controller) []string {
+	n := k.vfioNode(c.Address)
+	path := strings.TrimPrefix(n.Path, strings.TrimSuffix(filepath.Dir(string(k)), "/"))
+	if n.IOMMUFD {
+		return []string{path, "/dev/iommu"}
+	}
+	return []string{path}
 }
 
 // moduleClass is where our module shows its nodes.

@@ -26,6 +26,7 @@ const (
 	EISDIR     = unix.EISDIR
 	EIO        = unix.EIO
 	EMFILE     = unix.EMFILE
+	EMSGSIZE   = unix.EMSGSIZE
 	ENODATA    = unix.ENODATA
 	ENODEV     = unix.ENODEV
 	ENOENT     = unix.ENOENT

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestVFIOLayout: sizes and offsets as include/uapi/linux/vfio.h gives them.
+// TestVFIOLayout: sizes and offsets as include/uapi/linux/vfio.h and iommufd.h give them.
 func TestVFIOLayout(t *testing.T) {
 	for _, c := range []struct {
 		v      any
@@ -21,6 +21,13 @@ func TestVFIOLayout(t *testing.T) {
 		{vfioDMAMap{}, 32, map[string]uintptr{"Flags": 4, "Vaddr": 8, "IOVA": 16, "Size": 24}},
 		{vfioDMAUnmap{}, 24, map[string]uintptr{"Flags": 4, "IOVA": 8, "Size": 16}},
 		{vfioIOMMUInfo{}, 24, map[string]uintptr{"Flags": 4, "PageSizes": 8, "CapOffset": 16}},
+		{vfioBindIOMMUFD{}, 16, map[string]uintptr{"Flags": 4, "IOMMUFD": 8, "DevID": 12}},
+		{vfioAttachIOMMUFD{}, 12, map[string]uintptr{"Flags": 4, "PT": 8}},
+		{iommuAllocArg{}, 12, map[string]uintptr{"Flags": 4, "ID": 8}},
+		{iommuRange{}, 16, map[string]uintptr{"Last": 8}},
+		{iommuRangesArg{}, 32, map[string]uintptr{"ID": 4, "Count": 8, "Reserved": 12, "Ranges": 16, "Alignment": 24}},
+		{iommuMapArg{}, 40, map[string]uintptr{"Flags": 4, "ID": 8, "Reserved": 12, "Addr": 16, "Length": 24, "IOVA": 32}},
+		{iommuUnmapArg{}, 24, map[string]uintptr{"ID": 4, "IOVA": 8, "Length": 16}},
 	} {
 		typ := reflect.TypeOf(c.v)
 		if typ.Size() != c.size {

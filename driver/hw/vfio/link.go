@@ -18,28 +18,41 @@ const driverName = "vfio-pci"
 // a tree of their own.
 type system struct {
 	sysfs  string
-	groups string // the folder of the groups and of the container
+	dev    string // the folder of device nodes
 	viable func(group *unix.FD) (bool, error)
 }
 
-var linux = system{"/sys", "/dev/vfio", unix.VFIOGroupViable}
+var linux = system{"/sys", "/dev", unix.VFIOGroupViable}
 
 // device is the folder of a PCI device.
 func (s system) device(address string) string { return deviceDir(s.sysfs, address) }
 
 func deviceDir(sysfs, address string) string { return sysfs + "/bus/pci/devices/" + address }
 
-// link is a device that is open through VFIO: a container of its own, with the
-// device's group in it.
+// link is a device that is open through VFIO, with an address space of its own.
 type link struct {
-	in        system
-	name      string // "pci:0000:01:00.0"
-	address   string // as sysfs names it
-	container *unix.FD
-	group     *unix.FD
-	dev       *unix.FD
-	iommu     unix.VFIOIOMMU
-	flags     uint32 // of the device
+	in      system
+	name    string // "pci:0000:01:00.0"
+	address string // as sysfs names it
+	dev     *unix.FD
+	memory  addressSpace
+	ranges  [][2]uint64 // usable bus addresses, first and last
+	flags   uint32      // of the device
+}
+
+// addressSpace is what a device sees of this process's memory. Addresses and sizes are
+// multiples of a page, in bytes. It is not safe for concurrent use.
+type addressSpace interface {
+	// ranges are the bus addresses that the device can use, first and last.
+	ranges() ([][2]uint64, error)
+	// mapPages makes n bytes at addr reachable at the address bus, to read and write.
+	mapPages(addr, bus, n uint64) error
+	// unmapPages undoes mapPages, and gives how many bytes are unmapped.
+	unmapPages(bus, n uint64) (uint64, error)
+	// limits says what the locked-memory limit counts, and which memory cannot be mapped.
+	limits() (locked, refused string)
+	// close ends it; the device is closed already.
+	close() error
 }
 
 // openLink opens the device at a PCI address such as "0000:01:00.0".
@@ -52,18 +65,17 @@ func openLink(in system, address string) (*link, error) {
 }
 
 func (l *link) open() error {
-	number, err := l.in.groupOf(l.address)
+	if err := l.in.bound(l.address); err != nil {
+		return err
+	}
+	node := NodeOf(l.in.sysfs, l.in.dev, l.address)
+	by := l.openType1
+	if node.IOMMUFD {
+		by = l.openIOAS
+	}
+	err := by(node.Path)
 	if err != nil {
 		return err
-	}
-	if err := l.openGroup(l.in.groups + "/" + number); err != nil {
-		return err
-	}
-	if err := l.openContainer(); err != nil {
-		return base.Wrap("open", l.name, err)
-	}
-	if l.dev, err = unix.VFIODevice(l.group, l.address); err != nil {
-		return base.Wrap("open", l.name, err)
 	}
 	if l.flags, err = unix.VFIODeviceFlags(l.dev); err != nil {
 		return base.Wrap("open", l.name, err)
@@ -71,65 +83,55 @@ func (l *link) open() error {
 	if l.flags&unix.VFIODevicePCI == 0 {
 		return base.Errorf("open", l.name, base.ErrNotSupported, "it is not a PCI device")
 	}
-	l.iommu, err = unix.VFIOIOMMUOf(l.container)
-	if err == nil && len(l.iommu.Ranges) == 0 {
+	l.ranges, err = l.memory.ranges()
+	if err == nil && len(l.ranges) == 0 {
 		err = base.Errorf("open", l.name, base.ErrNotSupported, "the kernel does not tell which bus addresses are usable; it is older than 5.4")
 	}
 	return base.Wrap("open", l.name, err)
 }
 
-// groupOf finds the group of a device that is bound to our driver.
-func (s system) groupOf(address string) (string, error) {
+// bound refuses a device that is not bound to our driver, or that no IOMMU translates for.
+func (s system) bound(address string) error {
 	name, dir := "pci:"+address, s.device(address)
 	if _, err := os.Stat(dir); err != nil || filepath.Base(address) != address {
-		return "", base.Errorf("open", name, base.ErrNotFound, "there is no such PCI device")
+		return base.Errorf("open", name, base.ErrNotFound, "there is no such PCI device")
 	}
 	driver, _ := os.Readlink(dir + "/driver")
-	group, err := os.Readlink(dir + "/iommu_group")
+	_, err := os.Readlink(dir + "/iommu_group")
 	switch {
 	case err != nil:
-		return "", base.WithHint(base.Errorf("open", name, base.ErrNotSupported, "no IOMMU translates for it"),
+		return base.WithHint(base.Errorf("open", name, base.ErrNotSupported, "no IOMMU translates for it"),
 			"enable the IOMMU in the firmware and with intel_iommu=on, or use the kernel module")
 	case filepath.Base(driver) != driverName:
 		now := "no driver"
 		if driver != "" {
 			now = filepath.Base(driver)
 		}
-		return "", base.WithHint(base.Errorf("open", name, base.ErrInvalid, "it is bound to %s, not to %s", now, driverName),
+		return base.WithHint(base.Errorf("open", name, base.ErrInvalid, "it is bound to %s, not to %s", now, driverName),
 			"docs/hardware.md says how to bind it")
 	}
-	return filepath.Base(group), nil
+	return nil
 }
 
-// openGroup opens a group, which only one process at a time can.
-func (l *link) openGroup(path string) error {
-	var err error
-	if l.group, err = unix.Open(path, unix.ReadWrite, 0); err != nil {
-		switch unix.ErrnoOf(err) {
-		case unix.EBUSY:
-			pid, who := holder(path)
-			return base.WithHint(base.Errorf("open", l.name, base.ErrLocked, "%s has it", who), "%s", base.OwnerHint(pid))
-		case unix.EACCES, unix.EPERM:
-			return base.WithHint(base.Wrap("open", l.name+": "+path, err), "give yourself the group: chown $USER %s", path)
-		}
-		return base.Wrap("open", l.name+": "+path, err)
-	}
-	viable, err := l.in.viable(l.group)
-	if err == nil && !viable {
-		return NotViable("open", l.name, Neighbours(l.in.sysfs, l.address))
-	}
-	return base.Wrap("open", l.name+": "+path, err)
-}
-
-// holder names the process that has a group open, as far as it can be seen.
-func holder(path string) (pid int, who string) {
-	st, err := unix.StatPath(path)
-	if err == nil {
-		for _, pid := range unix.Openers(st) {
-			return pid, fmt.Sprintf("process %d (%s)", pid, unix.ProcName(pid))
+// locked is the error for a device that somebody else has, who is named as far as can be
+// seen. Of a group that is the one process that has its node open; a device's own node is
+// also open, for a moment, in those that find it taken.
+func (l *link) locked(path string) error {
+	var pid int
+	var who []string
+	if st, err := unix.StatPath(path); err == nil {
+		for _, pid = range unix.Openers(st) {
+			who = append(who, fmt.Sprintf("process %d (%s)", pid, unix.ProcName(pid)))
 		}
 	}
-	return 0, "another process"
+	if len(who) != 1 {
+		pid = 0
+	}
+	if len(who) == 0 {
+		who = []string{"another process"}
+	}
+	err := base.Errorf("open", l.name, base.ErrLocked, "%s has it", strings.Join(who, " or "))
+	return base.WithHint(err, "%s", base.OwnerHint(pid))
 }
 
 // Neighbour is another device of an IOMMU group, with the driver that keeps the group
@@ -170,43 +172,25 @@ func NotViable(op, object string, others []Neighbour) error {
 		"unbind %s from their drivers, or bind the controller to the kernel module", strings.Join(addresses, " and "))
 }
 
-// openContainer gives the group a container with a type 1 IOMMU.
-func (l *link) openContainer() (err error) {
-	path := l.in.groups + "/vfio"
-	if l.container, err = unix.Open(path, unix.ReadWrite, 0); err != nil {
-		return base.Wrap("open", path, err)
-	}
-	version, err := unix.VFIOVersion(l.container)
-	if err != nil {
-		return err
-	}
-	if version != unix.VFIOAPIVersion || !unix.VFIOExtension(l.container, unix.VFIOType1v2) {
-		return base.Errorf("use", path, base.ErrNotSupported, "version %d, type 1 IOMMU: %v (module vfio_iommu_type1)", version,
-			unix.VFIOExtension(l.container, unix.VFIOType1v2))
-	}
-	if err := unix.VFIOSetContainer(l.group, l.container); err != nil {
-		return base.Wrap("put the group into", path, err)
-	}
-	if err := unix.VFIOSetIOMMU(l.container, unix.VFIOType1v2); err != nil {
-		if unix.ErrnoOf(err) == unix.EPERM {
-			return base.WithHint(base.Wrap("attach to", "the IOMMU", err),
-				"the machine does not remap interrupts; vfio_iommu_type1.allow_unsafe_interrupts=1 accepts that")
-		}
-		return base.Wrap("attach to", "the IOMMU", err)
-	}
-	return nil
-}
-
 // close gives everything back. The kernel resets the device and takes its mappings
 // away, in this order, whatever state it is in.
 func (l *link) close() (err error) {
-	for _, f := range []**unix.FD{&l.dev, &l.group, &l.container} {
-		if *f != nil {
-			err = errors.Join(err, (*f).Close())
-			*f = nil
+	err = closeAll(l.dev)
+	if l.memory != nil {
+		err = errors.Join(err, l.memory.close())
+	}
+	l.dev, l.memory = nil, nil
+	return base.Wrap("close", l.name, err)
+}
+
+// closeAll closes descriptors, of which those that were not opened are nil.
+func closeAll(files ...*unix.FD) (err error) {
+	for _, f := range files {
+		if f != nil {
+			err = errors.Join(err, f.Close())
 		}
 	}
-	return base.Wrap("close", l.name, err)
+	return err
 }
 
 // attribute reads a number that sysfs has about the device; unknown when it has not.

@@ -29,8 +29,8 @@ func put(t *testing.T, dir, file, text string) {
 // kernel finds the group viable as the real one does.
 func tree(t *testing.T, drivers map[string]string) system {
 	dir := t.TempDir()
-	in := system{sysfs: dir + "/sys", groups: dir + "/dev"}
-	put(t, in.groups, "7", "")
+	in := system{sysfs: dir + "/sys", dev: dir + "/dev"}
+	put(t, in.dev, "vfio/7", "")
 	for address, driver := range drivers {
 		class := "0x010802\n"
 		if driver == "pcieport" {
@@ -83,7 +83,7 @@ func TestA02GroupNotViable(t *testing.T) {
 	// With the two gone the group is used: what fails next is the container.
 	in = tree(t, map[string]string{ours: driverName, "0000:01:00.2": "", "0000:00:01.0": "pcieport"})
 	if _, err := open(in, ours); errors.Is(err, base.ErrGroupNotViable) || !errors.Is(err, os.ErrNotExist) ||
-		!strings.Contains(err.Error(), in.groups+"/vfio") {
+		!strings.Contains(err.Error(), in.dev+"/vfio/vfio") {
 		t.Errorf("a viable group: %v", err)
 	}
 }

@@ -27,7 +27,7 @@ func (d *Device) mapPages(addr, n uint64) (bus uint64, err error) {
 	if !ok {
 		return 0, base.Errorf("map memory for", d.id.Target, base.ErrNoSpace, "no %s of bus addresses are free", base.FormatBytes(int64(n)))
 	}
-	if err := unix.VFIOMap(d.link.container, addr, bus, n, unix.VFIOMapRead|unix.VFIOMapWrite); err != nil {
+	if err := d.link.memory.mapPages(addr, bus, n); err != nil {
 		d.space.give(bus)
 		return 0, d.mapError(n, err)
 	}
@@ -37,14 +37,15 @@ func (d *Device) mapPages(addr, n uint64) (bus uint64, err error) {
 // mapError says what the kernel's answer means.
 func (d *Device) mapError(n uint64, err error) error {
 	what := base.FormatBytes(int64(n)) + " for " + d.id.Target
+	locked, refused := d.link.memory.limits()
 	switch unix.ErrnoOf(err) {
 	case unix.ENOMEM:
-		return base.WithHint(base.Wrap("map", what, err), "the locked-memory limit counts mapped memory: raise ulimit -l")
+		return base.WithHint(base.Wrap("map", what, err), "%s", locked)
 	case unix.ENOSPC:
 		return base.WithHint(base.Errorf("map", what, base.ErrNoSpace, "%w", err),
 			"too many mappings; vfio_iommu_type1.dma_entry_limit is the limit")
 	case unix.EFAULT:
-		return base.Errorf("map", what, base.ErrNotSupported, "VFIO cannot pin this kind of memory: %w", err)
+		return base.Errorf("map", what, base.ErrNotSupported, "%s: %w", refused, err)
 	}
 	return base.Wrap("map", what, err)
 }
@@ -56,7 +57,7 @@ func (d *Device) unmapPages(bus, n uint64) error {
 	if d.closed {
 		return nil
 	}
-	got, err := unix.VFIOUnmap(d.link.container, bus, n)
+	got, err := d.link.memory.unmapPages(bus, n)
 	if err == nil && got != n {
 		err = base.Errorf("unmap", d.id.Target, base.ErrCorrupt, "%d of %d bytes at %#x", got, n, bus)
 	}
@@ -138,6 +139,7 @@ func (d *Device) mapRange(addr, n uint64) (*mapping, error) {
 // MapFD implements hw.Memory, for memfds, for dma-bufs whose exporter lets the CPU
 // map a BAR, and for a Window of a Peer. ErrNotSupported for dma-bufs of other
 // memory: VFIO pins only what the CPU can map, and not RAM behind such a mapping.
+// By iommufd (Node) that is so for BARs too.
 func (d *Device) MapFD(fd int, off, n int64) (hw.Mapping, error) {
 	if n <= 0 || off < 0 || off%hw.PageSize != 0 || n > maxMap {
 		return nil, base.Errorf("map a descriptor for", d.id.Target, base.ErrInvalid, "%d bytes at %d", n, off)

@@ -3,8 +3,9 @@
 // bound and its group is the user's. Sources: Documentation/driver-api/vfio.rst and
 // include/uapi/linux/vfio.h of Linux.
 //
-// It uses groups and type 1 containers, which every kernel with VFIO has. Each
-// device has a container, and so an address space, of its own.
+// It uses groups and type 1 containers, which nearly every kernel with VFIO has, and
+// the device's own node and iommufd where the kernel has no groups (NodeOf). Each
+// device has an address space of its own.
 //
 // The device reaches exactly what is mapped. When the process ends in any way, the
 // kernel resets the device and takes the mappings away before it unpins the memory:
@@ -82,7 +83,7 @@ func open(in system, address string) (d *Device, err error) {
 			return nil, errors.Join(base.Wrap("open", d.link.name, err), d.release())
 		}
 	}
-	d.space = newSpace(d.link.iommu.Ranges)
+	d.space = newSpace(d.link.ranges)
 	d.id = hw.ID{Target: d.link.name, Transport: "vfio", Vendor: uint16(d.link.attribute("vendor", 0)),
 		Device: uint16(d.link.attribute("device", 0)), NUMANode: int(max(d.link.attribute("numa_node", -1), -1)), IOMMU: true, Window: d.BAR.Size()}
 	return d, nil
