@@ -18,7 +18,7 @@ var kasanTools = []tool{{program: "flex", pkg: "flex"}, {program: "bison", pkg: 
 // and out of bounds (KASAN), the order of locks (lockdep), the use of the DMA layer, and
 // allocations that fail when a test asks for it. Everything that is not named is off, so
 // that it is small; nothing is a module. It tells dynamic importers of a move, which
-// Debian's kernels do not.
+// Debian's kernels do not, and it gives devices out by iommufd alone, which those lack.
 const kasanConfig = `CONFIG_64BIT=y
 CONFIG_SMP=y
 CONFIG_KERNEL_GZIP=y
@@ -252,7 +252,7 @@ func unpack(archive, dir string, names ...string) error {
 	return os.Rename(part, dir)
 }
 
-// kasanShapes are the shapes of the module under that kernel. Its shadow memory and its
+// kasanShapes are the shapes of the module and of iommufd under that kernel. Its shadow memory and its
 // quarantine take room.
 func kasanShapes() (out []shape) {
 	for _, s := range shapes {
@@ -261,6 +261,10 @@ func kasanShapes() (out []shape) {
 			s.suites = []suite{{name: "kdrv", pkg: "tools/lab/guest",
 				args: []string{"-transport", "kdrv", "-test.run", "^Test(Kdrv|Seam)", "-test.skip", skipped}},
 				{name: "inject", pkg: "tools/lab/guest", args: []string{"-transport", "kdrv", "-test.run", "^Test(Inject|Suspend)$"}}}
+		case "vfio": // by iommufd: this kernel has no groups of VFIO, unlike Debian's
+			s.modules = nil
+			s.suites = []suite{{name: "vfio", pkg: "tools/lab/guest", args: []string{"-transport", "vfio",
+				"-test.run", "^Test(Check|Seam|VFIO|Device)", "-test.skip", skipped}}}
 		case "bind": // what else it tests needs drivers that this kernel lacks
 			s.modules = nil
 			s.suites = []suite{{name: "bind", pkg: "tools/lab/guest", args: []string{"-test.run", "^TestBindRounds"}}}

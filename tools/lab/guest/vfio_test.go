@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -26,7 +25,8 @@ import (
 )
 
 // TestVFIOPeer: an SSD reads and writes the BAR of another device without any of it
-// passing through memory of the host, in both directions and at odd places.
+// passing through memory of the host, in both directions and at odd places. By iommufd
+// it cannot, and the window is refused.
 func TestVFIOPeer(t *testing.T) {
 	gpu := nth(t, classFakeGPU, 0)
 	bind(t, gpu, "vfio-pci")
@@ -45,7 +45,13 @@ func TestVFIOPeer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, _ := openCtrl(t, 0, ctrl.Options{})
+	d, dev := openCtrl(t, 0, ctrl.Options{})
+	if vfio.NodeOf("/sys", "/dev", gpu).IOMMUFD {
+		_, err := dev.MapFD(w.FD, w.Off, w.Size)
+		wantErr(t, "a BAR by iommufd", err, base.ErrNotSupported)
+		t.Log(err)
+		return
+	}
 	bar := driver.NewWindowRegion(w.FD, w.Off, w.Size)
 	defer func() {
 		if err := bar.Close(); err != nil {
@@ -128,14 +134,13 @@ func TestVFIORefusals(t *testing.T) {
 
 var child = flag.String("child", "", "what a child process does with the controller at this address")
 
-// groupFile is the file of a device's group.
-func groupFile(t testing.TB, address string) string {
-	t.Helper()
-	to, err := os.Readlink(sysPCI + "devices/" + address + "/iommu_group")
-	if err != nil {
-		t.Fatal(err)
+// nodes are the files that the owner of a device opens.
+func nodes(address string) []string {
+	n := vfio.NodeOf("/sys", "/dev", address)
+	if n.IOMMUFD {
+		return []string{n.Path, "/dev/iommu"}
 	}
-	return "/dev/vfio/" + filepath.Base(to)
+	return []string{n.Path}
 }
 
 // startChild runs TestVFIOChild as another user in a process of its own. What it
@@ -143,8 +148,10 @@ func groupFile(t testing.TB, address string) string {
 func startChild(t testing.TB, address string) (cmd *exec.Cmd, out *bufio.Scanner) {
 	t.Helper()
 	const nobody = 65534
-	if err := os.Chown(groupFile(t, address), nobody, nobody); err != nil {
-		t.Fatal(err)
+	for _, node := range nodes(address) {
+		if err := os.Chown(node, nobody, nobody); err != nil {
+			t.Fatal(err)
+		}
 	}
 	cmd = exec.Command("/proc/self/exe", "-test.run=^TestVFIOChild$", "-test.v", "-child", address)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody, NoSetGroups: true}}
@@ -221,7 +228,7 @@ func TestVFIOChild(t *testing.T) {
 // lockable is how much memory a child may lock, bytes: queues and a few MiB.
 const lockable = 64 * base.MiB
 
-// TestVFIOUnprivileged: once it is bound and its group given away, a controller needs
+// TestVFIOUnprivileged: once it is bound and its nodes given away, a controller needs
 // no privilege, only memory that may be locked.
 func TestVFIOUnprivileged(t *testing.T) {
 	old, err := unix.GetRlimit(unix.RlimitMemlock)
