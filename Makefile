@@ -87,7 +87,7 @@ lab-full:
 	@mkdir -p bin
 	$(GO) run ./tools/lab -full -jobs 2 -cover bin/lab.cover $(if $(TRACE),-trace $(TRACE))
 
-## lab-kasan: the kernel module under a kernel with KASAN and lockdep, which it builds from source the first time
+## lab-kasan: the kernel module, and VFIO by iommufd, under a kernel with KASAN and lockdep, which it builds from source the first time
 lab-kasan:
 	$(GO) run ./tools/lab -kasan
 

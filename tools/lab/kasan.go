@@ -264,7 +264,8 @@ func kasanShapes() (out []shape) {
 		case "vfio": // by iommufd: this kernel has no groups of VFIO, unlike Debian's
 			s.modules = nil
 			s.suites = []suite{{name: "vfio", pkg: "tools/lab/guest", args: []string{"-transport", "vfio",
-				"-test.run", "^Test(Check|Seam|VFIO|Device)", "-test.skip", skipped}}}
+				"-test.run", "^Test(Check|Seam|VFIO|Device)", "-test.skip", skipped}},
+				{name: "surprise", pkg: "tools/lab/guest", args: []string{"-transport", "vfio", "-test.run", "^TestLongSurprise$"}}}
 		case "bind": // what else it tests needs drivers that this kernel lacks
 			s.modules = nil
 			s.suites = []suite{{name: "bind", pkg: "tools/lab/guest", args: []string{"-test.run", "^TestBindRounds"}}}

@@ -31,7 +31,7 @@ func say(format string, args ...any) { fmt.Printf("lab: "+format+"\n", args...) 
 
 func main() {
 	flag.BoolVar(&options.full, "full", false, "the long shapes too")
-	flag.BoolVar(&options.kasan, "kasan", false, "the shapes of the module under a kernel that watches it, built from source")
+	flag.BoolVar(&options.kasan, "kasan", false, "the shapes of the module, and of VFIO by iommufd, under a kernel that watches it, built from source")
 	flag.BoolVar(&options.keep, "keep", false, "keep images and logs, and say where")
 	flag.BoolVar(&options.update, "update", false, "ask the archive for a newer kernel")
 	flag.BoolVar(&options.verbose, "v", false, "print everything that the guests wrote")

@@ -276,6 +276,42 @@ func TestVFIOUnprivileged(t *testing.T) {
 	}
 }
 
+// TestVFIORelease: who asks the kernel for the device waits until its owner, who is told,
+// has closed it.
+func TestVFIORelease(t *testing.T) {
+	address := nth(t, classNVMe, 1)
+	bind(t, address, "vfio-pci")
+	d, err := vfio.Open(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken := make(chan error, 1)
+	go func() {
+		taken <- os.WriteFile(sysPCI+"devices/"+address+"/driver/unbind", []byte(address), 0)
+	}()
+	select {
+	case n := <-d.Notices():
+		if n != hw.NoticeRelease {
+			t.Errorf("notice %v", n)
+		}
+	case err := <-taken:
+		t.Errorf("it was taken away from its owner: %v", err)
+	case <-time.After(time.Minute):
+		t.Error("the owner is not told")
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	select {
+	case err := <-taken:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("it is not given back")
+	}
+}
+
 // TestVFIOManyMaps: far more mappings than queues need, and none is left over.
 func TestVFIOManyMaps(t *testing.T) {
 	dev := openHW(t, nth(t, classNVMe, 0))
