@@ -2,7 +2,6 @@ package file
 
 import (
 	"errors"
-
 	"fmt"
 
 	"github.com/ugds-store/ugds/driver"

@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -89,7 +90,8 @@ func share(left time.Duration, targets int) time.Duration {
 
 // fuzz builds the test binaries, which takes minutes when instrumented code is
 // not cached yet, and then runs each target for the time that each says, given how
-// many there are.
+// many there are. Inputs are not made shorter meanwhile: from an empty cache that took
+// most of the time, and a finding can be made shorter later.
 func fuzz(each func(targets int) time.Duration, packages []string) int {
 	targets, err := fuzzTargets(packages)
 	if err != nil {
@@ -116,15 +118,28 @@ func fuzz(each func(targets int) time.Duration, packages []string) int {
 	code := 0
 	for _, t := range targets {
 		fmt.Printf("--- %s %s\n", t.dir, t.name)
-		cmd := exec.Command("go", "test", "-run=^$", "-fuzz=^"+t.name+"$", "-fuzztime="+long.String(), "./"+t.dir)
+		cmd := exec.Command("go", "test", "-run=^$", "-fuzz=^"+t.name+"$", "-fuzztime="+long.String(), "-fuzzminimizetime=0x", "./"+t.dir)
 		text, err := cmd.CombinedOutput()
 		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-		if err != nil {
+		switch {
+		case err != nil && endOfTime(string(text)):
+			fmt.Println("the end of the time was told as a failure (golang/go issue 75804): no finding")
+		case err != nil:
 			code = 1
-		} else if len(lines) > 3 {
+		case len(lines) > 3:
 			lines = lines[len(lines)-3:]
 		}
 		fmt.Println(strings.Join(lines, "\n"))
 	}
 	return code
+}
+
+// bareDeadline is all that go test says of a target that failed without an input that
+// fails.
+var bareDeadline = regexp.MustCompile(`(?m)^--- FAIL: \w+ \([\d.]+s\)\n    context deadline exceeded\nFAIL$`)
+
+// endOfTime tells that go test took the end of -fuzztime for a failure, as it does once
+// in a while before Go 1.27. A finding is written to a file, and that is said.
+func endOfTime(text string) bool {
+	return bareDeadline.MatchString(text) && !strings.Contains(text, "Failing input")
 }

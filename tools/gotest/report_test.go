@@ -104,3 +104,23 @@ func TestFuzzShare(t *testing.T) {
 		}
 	}
 }
+
+// TestEndOfTime: what go test says of a finding is never taken for the end of its time.
+func TestEndOfTime(t *testing.T) {
+	const race = "fuzz: elapsed: 2s, execs: 491 (237/sec), new interesting: 2 (total: 91)\n" +
+		"--- FAIL: FuzzA (2.07s)\n    context deadline exceeded\nFAIL\nexit status 1\nFAIL\tp\t2.115s\n"
+	if !endOfTime(race) {
+		t.Error("the end of the time is a failure")
+	}
+	for _, found := range []string{
+		"--- FAIL: FuzzA (0.10s)\n    --- FAIL: FuzzA (0.00s)\n        a_test.go:7: context deadline exceeded\n    \n" +
+			"    Failing input written to testdata/fuzz/FuzzA/0123\nFAIL\n",
+		race + "    Failing input written to testdata/fuzz/FuzzA/0123\n",
+		"--- FAIL: FuzzA (2.07s)\n    fuzzing process hung or terminated unexpectedly: exit status 2\nFAIL\n",
+		"--- FAIL: FuzzA (0.02s)\n    --- FAIL: FuzzA/seed#0 (0.00s)\n        a_test.go:7: context deadline exceeded\nFAIL\n",
+	} {
+		if endOfTime(found) {
+			t.Errorf("taken for the end of the time:\n%s", found)
+		}
+	}
+}
