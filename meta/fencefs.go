@@ -312,9 +312,8 @@ func (fs *fenceFS) MkdirAll(dir string, perm os.FileMode) error {
 		if err := fs.FS.MkdirAll(dir, perm&0o700); err != nil {
 			return err
 		}
-		if f, err := fs.FS.Open(dir); err == nil {
-			inherit(f, dir)
-			_ = f.Close()
+		if st, err := fs.FS.Stat(dir); err == nil && st.Sys() != nil {
+			inheritDir(dir)
 		}
 		return nil
 	})

@@ -32,6 +32,15 @@ func inherit(f vfs.File, path string) {
 	}
 }
 
+// inheritDir is inherit for a directory of a real file system. It was made by its name,
+// which may be that of something else by now: only a directory is opened.
+func inheritDir(path string) {
+	if f, err := unix.Open(path, unix.Directory|unix.NoFollow, 0); err == nil {
+		_ = unix.Inherit(f, path)
+		_ = f.Close()
+	}
+}
+
 // keepOwner gives f, which will replace path, that file's owner and permissions.
 func keepOwner(f vfs.File, path string) {
 	if fd := f.Fd(); fd != vfs.InvalidFd {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/ugds-store/ugds/internal/testenv"
@@ -102,4 +103,30 @@ func (n noOpen) Open(path string, opts ...vfs.OpenOption) (vfs.File, error) {
 		return nil, &iofs.PathError{Op: "open", Path: path, Err: syscall.EACCES}
 	}
 	return n.FS.Open(path, opts...)
+}
+
+// TestInheritDirNotAFile: what somebody put in the place of a directory that was just
+// made is neither opened nor given away.
+func TestInheritDirNotAFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "db")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() { inheritDir(path); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Fatal("it waits for the other side of a pipe")
+	}
+	if os.Geteuid() != 0 {
+		return
+	}
+	if err := errors.Join(os.Remove(path), os.Chown(filepath.Dir(path), nobody, nobody), os.WriteFile(path, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	inheritDir(path)
+	if st, err := os.Stat(path); err != nil || st.Sys().(*syscall.Stat_t).Uid != 0 {
+		t.Errorf("%v, or a file was given away", err)
+	}
 }

@@ -207,11 +207,12 @@ func (f *flight) bounce(x *xfer) {
 		x.err = base.Errorf(f.op.String(), "GPU memory", ErrNotSupported, "strict, and %s: %w", gpuxfer.ReasonRetried, cause)
 		return
 	}
-	if x.moved > 0 { // what the commands carried before one failed
-		f.s.paths.Add(x.path, x.moved)
+	for _, to := range []*driver.PathStats{&f.s.paths, &f.s.gpu.direct[x.peer.Registration().Device()]} {
+		if x.moved > 0 { // what the commands carried before one failed
+			to.Add(x.path, x.moved)
+		}
+		to.Fail(x.path)
 	}
-	f.s.paths.Fail(x.path)
-	f.s.gpu.direct[x.peer.Registration().Device()].Fail(x.path)
 	x.err, x.moved = nil, moved
 	x.path.Path, x.path.Reason = driver.PathStaged, gpuxfer.ReasonRetried
 }

@@ -24,7 +24,8 @@ import (
 func main() { os.Exit(run()) }
 
 func run() int {
-	// The first interrupt stops cleanly, a second one at once.
+	// The first interrupt stops cleanly, a second one at once. A terminal that is closed
+	// hangs up more than once.
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	signals := make(chan os.Signal, 2)
@@ -35,8 +36,11 @@ func run() int {
 	go func() {
 		<-signals
 		stop()
-		<-signals // not left to the kernel: a script may have had it ignored
-		os.Exit(ctl.ExitInterrupted)
+		for s := range signals { // not left to the kernel: a script may have had it ignored
+			if s != syscall.SIGHUP {
+				os.Exit(ctl.ExitInterrupted)
+			}
+		}
 	}()
 	signal.Ignore(syscall.SIGPIPE) // a write then fails, and what is open is closed
 

@@ -101,7 +101,6 @@ func (m *Mover) grow() (*lane, error) {
 // pop gives the idle lane that this processor used last, whose memory is in its cache
 // then, or else the one that any used last. The caller has a token for it.
 func (m *Mover) pop() *lane {
-	cpu := unix.CPU()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	last := len(m.idle) - 1
@@ -109,11 +108,14 @@ func (m *Mover) pop() *lane {
 		return nil
 	}
 	at := last
-	for at > 0 && m.idle[at].cpu != cpu {
-		at--
-	}
-	if m.idle[at].cpu != cpu {
-		at = last
+	if last > 0 { // else there is no choice, and no need for a system call
+		cpu := unix.CPU()
+		for at > 0 && m.idle[at].cpu != cpu {
+			at--
+		}
+		if m.idle[at].cpu != cpu {
+			at = last
+		}
 	}
 	l := m.idle[at]
 	m.idle = slices.Delete(m.idle, at, at+1)

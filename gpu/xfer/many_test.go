@@ -156,6 +156,26 @@ func TestManyTimeout(t *testing.T) {
 	}
 }
 
+// TestWarmTogether: those who warm the lanes at the same time do not wait for each
+// other's lanes for ever.
+func TestWarmTogether(t *testing.T) {
+	r := newRig(t, host.Options{}, xfer.Options{ChunkBytes: xfer.MinChunk, Lanes: 4})
+	c, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 50 {
+				if err := r.m.Warm(c); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
 // TestConcurrentMix has readers, writers and batches share a few lanes.
 func TestConcurrentMix(t *testing.T) {
 	r := newRig(t, host.Options{}, xfer.Options{ChunkBytes: xfer.MinChunk, Depth: 2, Lanes: 3})

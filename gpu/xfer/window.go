@@ -245,8 +245,8 @@ func (m *Mover) endLate(open []*Window, n int64) {
 	m.end(open)
 }
 
-// EndWindows waits until the windows of calls that have returned have ended: some do so
-// a moment later. To be called before streams wait for cells, where the mover has
+// EndWindows waits until the windows of calls that have returned their answer have ended:
+// some do so a moment later. It does not wait for calls that their context has ended. To be called before streams wait for cells, where the mover has
 // windows and no Order. ErrTimeout when ctx ends first.
 func (m *Mover) EndWindows(ctx context.Context) error {
 	select {

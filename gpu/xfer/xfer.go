@@ -166,6 +166,7 @@ type Mover struct {
 
 	ready chan struct{} // a token for each idle lane
 	late  chan struct{} // a token while windows of a call that has returned end
+	warm  chan struct{} // a token while lanes are warmed: two that want all would wait for ever
 
 	mu     sync.Mutex
 	idle   []*lane             // the one used last is the last: its memory is in the caches
@@ -189,7 +190,7 @@ func New(b gpu.Backend, dev gpu.Device, table *gpu.Table, o Options) (*Mover, er
 		loads = longLoads
 	}
 	return &Mover{dev: dev, index: dev.Info().Index, back: b, table: table, opt: o, loads: loads, ready: make(chan struct{}, o.Lanes),
-		late: make(chan struct{}, 1)}, nil
+		late: make(chan struct{}, 1), warm: make(chan struct{}, 1)}, nil
 }
 
 // Options are the ones in effect.
@@ -214,6 +215,12 @@ func (m *Mover) Warm(ctx context.Context) error {
 	if m.opt.Pairs != nil {
 		m.opt.Pairs.warm(m.index)
 	}
+	select {
+	case m.warm <- struct{}{}:
+		defer func() { <-m.warm }()
+	case <-ctx.Done():
+		return base.Errorf("warm up", "mover", base.ErrTimeout, "another one does so: %w", ctx.Err())
+	}
 	var all []*lane
 	defer func() {
 		for _, l := range all {
@@ -224,7 +231,10 @@ func (m *Mover) Warm(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for range m.opt.Lanes {
+	m.mu.Lock()
+	healthy := m.opt.Lanes - len(m.lost)
+	m.mu.Unlock()
+	for range max(healthy, 1) { // without any the first one says why
 		l, err := m.take(ctx)
 		if err != nil {
 			return errors.Join(err, scratch.Close())

@@ -5,6 +5,7 @@ package base
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 )
 
@@ -96,10 +97,13 @@ func WithHint(err error, format string, args ...any) error {
 // only one process at a time can have.
 func OwnerHint(pid int) string {
 	const rest = "wait for it, or end it first"
-	if pid <= 0 {
+	switch {
+	case pid <= 0:
 		return rest
+	case pid == os.Getpid():
+		return "it is this process: close it there first"
 	}
-	return fmt.Sprintf("`ugdsctl stats --pid %d` shows what its stores do; %s", pid, rest)
+	return fmt.Sprintf("`ugdsctl stats --pid %d` shows what its stores do, if it has any; %s", pid, rest)
 }
 
 type hinted struct {

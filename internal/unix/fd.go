@@ -56,6 +56,7 @@ const (
 	NonBlock  = unix.O_NONBLOCK
 	CreateNew = unix.O_CREAT | unix.O_EXCL
 	Directory = unix.O_DIRECTORY
+	NoFollow  = unix.O_NOFOLLOW
 	Unnamed   = unix.O_TMPFILE // a file without a name in the directory that is named; see Link
 )
 

@@ -24,17 +24,17 @@ func Inherit(f *FD, path string) error {
 	}
 	defer func() { _ = dir.Close() }()
 	var of, at, up unix.Stat_t
-	if err := unix.Fstat(f.Int(), &of); err != nil {
+	if err := unix.Fstat(dir.Int(), &up); err != nil {
 		return err
 	}
-	if err := unix.Fstat(dir.Int(), &up); err != nil {
+	if err := unix.Fstatat(dir.Int(), filepath.Base(path), &at, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+	if err := unix.Fstat(f.Int(), &of); err != nil { // last: it counts the names
 		return err
 	}
 	if of.Uid == up.Uid && of.Gid == up.Gid {
 		return nil
-	}
-	if err := unix.Fstatat(dir.Int(), filepath.Base(path), &at, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return err
 	}
 	if at.Ino != of.Ino || at.Dev != of.Dev || of.Mode&unix.S_IFMT == unix.S_IFREG && of.Nlink != 1 {
 		return nil

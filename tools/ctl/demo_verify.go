@@ -33,7 +33,7 @@ func DemoVerify(ctx context.Context, e *Env, t *Target, o DemoOptions) error {
 		if err := w.verify(ctx, s, n, bar, &doc); err != nil {
 			return err
 		}
-		doc.Paths, doc.Devices, doc.GPU = docPaths(s.Stats().Paths), docDevices(s.devs, openedBy("demo", t.GPU == "")), s.gpuDoc()
+		doc.Paths, doc.Devices, doc.GPU = docPaths(s.Stats().Paths), docDevices(s.devs, openedBy("demo-verify", t.GPU == "")), s.gpuDoc()
 		return nil
 	})
 	doc.header = head("demo-verify", err)
