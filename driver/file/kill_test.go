@@ -29,6 +29,7 @@ const (
 	killBytes  = killWrites * base.MiB
 	killRate   = 40 * 1000 * 1000 // bytes a second that the disk is throttled to
 	killMin    = 32 * base.MiB    // must not have landed at the kill
+	killTries  = 3                // so many rounds at most for each that is wanted
 
 	childCgroup = "UGDS_TEST_CGROUP"
 	childSide   = "UGDS_TEST_SIDE"
@@ -128,8 +129,12 @@ func handed(t *testing.T, cg string) int64 {
 // waits for them, says why, and no byte changes after its Open returned.
 func TestI05Kill(t *testing.T) {
 	k := newKill(t)
+	// On a busy disk much may have landed before the kill: such a round is made again.
 	enough := 0
-	for i := range *killRounds {
+	for i := 0; enough < *killRounds; i++ {
+		if i == killTries*(*killRounds) {
+			t.Fatalf("only %d of %d rounds had %d MiB not landed", enough, i, killMin>>20)
+		}
 		r := k.round(t, false)
 		t.Logf("round %d: %d MiB not landed at the kill; open took %v; %q", i, r.notLanded>>20, r.took, r.why)
 		if r.changed > 0 {
@@ -142,20 +147,20 @@ func TestI05Kill(t *testing.T) {
 			}
 		}
 	}
-	if enough*20 < *killRounds*19 {
-		t.Errorf("only %d of %d rounds had %d MiB not landed", enough, *killRounds, killMin>>20)
-	}
 }
 
 // TestI05KillSideLock is the same with the lock in a side file, which is free as
 // soon as the process is gone: the test must see the late writes.
 func TestI05KillSideLock(t *testing.T) {
 	k := newKill(t)
-	r := k.round(t, true)
-	t.Logf("%d MiB not landed at the kill; open took %v; %d bytes changed afterwards", r.notLanded>>20, r.took, r.changed)
-	if r.changed == 0 {
-		t.Error("no late write was seen: the test proves nothing")
+	for range killTries {
+		r := k.round(t, true)
+		t.Logf("%d MiB not landed at the kill; open took %v; %d bytes changed afterwards", r.notLanded>>20, r.took, r.changed)
+		if r.changed > 0 {
+			return
+		}
 	}
+	t.Error("no late write was seen: the test proves nothing")
 }
 
 type kill struct {
