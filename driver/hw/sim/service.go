@@ -66,32 +66,52 @@ func (s *Sim) fixed(o *op) time.Duration {
 // soon as it is ready and there is room, so that a page on a busy die holds no
 // other page up.
 type link struct {
-	used []uint32 // bytes, by microsecond from the one at from
-	from int64    // every microsecond before is full or over
+	slots []slot // by microsecond from the one at from
+	from  int64  // every microsecond before is full or over
+}
+
+// slot is one microsecond of a link.
+type slot struct {
+	used uint32 // bytes
+	skip uint32 // of a full one: every slot nearer than that is full, too
 }
 
 // drop forgets the first n microseconds.
 func (l *link) drop(n int64) {
-	l.used = l.used[min(n, int64(len(l.used))):]
+	l.slots = l.slots[min(n, int64(len(l.slots))):]
 	l.from += n
+}
+
+// room is the first slot from i on that is not full. What lies before it is passed in
+// one step by those who come later: a deep queue would look at each full microsecond
+// for each of its pages, and a real clock would show that.
+func (l *link) room(i int64) int64 {
+	end := i
+	for end < int64(len(l.slots)) && l.slots[end].used == linkBytes {
+		end += int64(l.slots[end].skip)
+	}
+	for i < end {
+		s := &l.slots[i]
+		i, s.skip = i+int64(s.skip), uint32(end-i)
+	}
+	return end
 }
 
 // transfer finds room for n bytes that are ready at some time, and tells when the
 // last of them has passed.
 func (l *link) transfer(now, ready time.Duration, n uint64) time.Duration {
 	l.drop(max(now.Microseconds()-l.from, 0))
-	for len(l.used) > 0 && l.used[0] == linkBytes {
-		l.drop(1)
-	}
-	for at := max(ready.Microseconds(), l.from); ; at++ {
-		for int64(len(l.used)) <= at-l.from {
-			l.used = append(l.used, 0)
+	l.drop(l.room(0))
+	for i := max(ready.Microseconds()-l.from, 0); ; i++ {
+		i = l.room(i)
+		for int64(len(l.slots)) <= i {
+			l.slots = append(l.slots, slot{skip: 1})
 		}
-		used := &l.used[at-l.from]
-		take := min(n, uint64(linkBytes-*used))
-		*used += uint32(take)
+		s := &l.slots[i]
+		take := min(n, uint64(linkBytes-s.used))
+		s.used += uint32(take)
 		if n -= take; n == 0 {
-			passed := time.Duration(at)*time.Microsecond + time.Duration(*used)*time.Microsecond/linkBytes
+			passed := time.Duration(l.from+i)*time.Microsecond + time.Duration(s.used)*time.Microsecond/linkBytes
 			return max(ready, passed)
 		}
 	}

@@ -219,7 +219,8 @@ func (s *Sim) Close() error {
 	return err
 }
 
-// Alloc implements hw.Memory.
+// Alloc implements hw.Memory. The memory is resident, as memory is that hardware can
+// reach.
 func (s *Sim) Alloc(size int64, owner string) (*hw.Buffer, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -230,6 +231,7 @@ func (s *Sim) Alloc(size int64, owner string) (*hw.Buffer, error) {
 	if err != nil {
 		return nil, err
 	}
+	clear(mem.Bytes())
 	n := uint64(size+hw.PageSize-1) / hw.PageSize
 	first := s.bus.reserve(n, 1<<(s.cap.MinPageShift()-12), 0)
 	for i, b := uint64(0), mem.Bytes(); i < n; i++ {
