@@ -175,10 +175,12 @@ func TestHandles(t *testing.T) {
 	devices := []*fake{{n: 0}, {n: 1}, {n: 2}}
 	closed := 0
 	for i, d := range devices {
-		r.SetHandle(d, i)
-		r.SetHandle(d, func() { closed++ })
+		err := errors.Join(r.SetHandle(d, i), r.SetHandle(d, func() { closed++ }))
 		if i == 1 {
-			r.SetHandle(d, nil)
+			err = errors.Join(err, r.SetHandle(d, nil))
+		}
+		if err != nil {
+			t.Fatal(err)
 		}
 	}
 	for i, d := range devices {
@@ -191,6 +193,12 @@ func TestHandles(t *testing.T) {
 	}
 	if h := r.Handle(devices[0]); h != nil {
 		t.Errorf("%v after the close", h)
+	}
+	if err := r.SetHandle(devices[0], 1); !errors.Is(err, base.ErrClosed) || r.Handle(devices[0]) != nil {
+		t.Errorf("a handle after the close: %v, %v", err, r.Handle(devices[0]))
+	}
+	if err := r.SetHandle(devices[0], nil); err != nil {
+		t.Error(err)
 	}
 }
 

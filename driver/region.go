@@ -222,10 +222,14 @@ func (r *Region) attachments() []attachment {
 }
 
 // SetHandle keeps what device d needs to reach the region; nil forgets it. A
-// handle of type func() is called when the region closes. For implementations.
-func (r *Region) SetHandle(d Device, handle any) {
+// handle of type func() is called when the region closes. ErrClosed, and nothing is
+// kept, for a handle that would come after Close. For implementations.
+func (r *Region) SetHandle(d Device, handle any) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if handle != nil && r.Closed() {
+		return base.Errorf("attach", r.String(), base.ErrClosed, "the region is closed")
+	}
 	var list []attachment
 	for _, a := range r.attachments() {
 		if a.d != d {
@@ -236,6 +240,7 @@ func (r *Region) SetHandle(d Device, handle any) {
 		list = append(list, attachment{d, handle})
 	}
 	r.attached.Store(&list)
+	return nil
 }
 
 // Handle is what device d stored with SetHandle, or nil. It takes no lock.

@@ -1,6 +1,7 @@
 package ctrl
 
 import (
+	"errors"
 	"sort"
 
 	"github.com/ugds-store/ugds/driver"
@@ -68,8 +69,10 @@ func (d *Device) attach(r *driver.Region) (*attached, error) {
 	if t, ok := nvme.MakePRPTable(a.segs, d.cc.PageShift(), maxTable); ok {
 		a.table = &t
 	}
+	if err := r.SetHandle(d, a); err != nil { // closed meanwhile
+		return nil, errors.Join(err, m.Unmap())
+	}
 	d.regions[r.ID()] = a
-	r.SetHandle(d, a)
 	return a, nil
 }
 
@@ -113,9 +116,8 @@ func (d *Device) Detach(r *driver.Region) error {
 	if n := r.InFlight(); n > 0 {
 		return base.Errorf("detach", r.String(), base.ErrBusy, "%d requests in flight", n)
 	}
-	r.SetHandle(d, nil)
-	if n := r.InFlight(); n > 0 { // held before the handle went: it may be in use
-		r.SetHandle(d, a)
+	_ = r.SetHandle(d, nil)                                   // to forget is never refused
+	if n := r.InFlight(); n > 0 && r.SetHandle(d, a) == nil { // held before the handle went: it may be in use
 		return base.Errorf("detach", r.String(), base.ErrBusy, "%d requests in flight", n)
 	}
 	delete(d.regions, r.ID())
@@ -137,7 +139,7 @@ func (d *Device) detachAll() {
 	d.attachMu.Lock()
 	defer d.attachMu.Unlock()
 	for id, a := range d.regions {
-		a.region.SetHandle(d, nil)
+		_ = a.region.SetHandle(d, nil)
 		_ = a.mapping.Unmap() // the device is stopped and about to be closed
 		delete(d.regions, id)
 	}

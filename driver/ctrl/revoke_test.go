@@ -82,3 +82,49 @@ func TestRevokedMemory(t *testing.T) {
 		t.Errorf("%v, %v", err, d.State())
 	}
 }
+
+// closing is a model during whose mapping the region is closed.
+type closing struct {
+	*sim.Sim
+	r    *driver.Region
+	maps int // mappings of the region that are not undone
+}
+
+func (c *closing) Map(mem []byte) (hw.Mapping, error) {
+	m, err := c.Sim.Map(mem)
+	if err == nil {
+		c.maps++
+		err = c.r.Close()
+	}
+	return undone{m, c}, err
+}
+
+// undone counts its end.
+type undone struct {
+	hw.Mapping
+	c *closing
+}
+
+func (u undone) Unmap() error {
+	u.c.maps--
+	return u.Mapping.Unmap()
+}
+
+// TestCloseDuringAttach: a region that closes while it is mapped is not attached, and
+// its memory does not stay mapped.
+func TestCloseDuringAttach(t *testing.T) {
+	m, err := dma.Alloc(64*base.KiB, "ctrl test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Free()
+	c := &closing{Sim: model(t, sim.Default(16*base.MiB)), r: driver.NewRegion(m.Bytes())}
+	d, err := ctrl.Open(bg(t), c, ctrl.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close(bg(t))
+	if err := d.Attach(c.r); !errors.Is(err, base.ErrClosed) || c.maps != 0 {
+		t.Errorf("%v, %d mappings left", err, c.maps)
+	}
+}

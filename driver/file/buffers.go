@@ -41,7 +41,7 @@ func (d *Device) Detach(r *driver.Region) error {
 	}
 	buf := d.eng.forget(r.ID())
 	d.mu.Unlock()
-	r.SetHandle(d, nil)
+	_ = r.SetHandle(d, nil) // to forget is never refused
 	d.eng.release(buf)
 	return nil
 }
@@ -61,6 +61,19 @@ func (e *ringEngine) buffer(r *driver.Region) int32 {
 }
 
 func (e *ringEngine) attach(r *driver.Region) error {
+	if !e.register(r) {
+		return nil
+	}
+	id := r.ID()
+	err := r.SetHandle(e.d, func() { e.drop(id) })
+	if err != nil { // closed meanwhile
+		e.drop(id)
+	}
+	return err
+}
+
+// register gives the region's pages a new place in the ring's table, if it can.
+func (e *ringEngine) register(r *driver.Region) bool {
 	e.regMu.Lock()
 	defer e.regMu.Unlock()
 	d := e.d
@@ -69,31 +82,32 @@ func (e *ringEngine) attach(r *driver.Region) error {
 	d.mu.Unlock()
 	switch {
 	case there || !e.table || e.closed:
-		return nil
+		return false
 	case r.Size() > uring.MaxFixedBuffer:
 		d.addReason("unregistered buffers for regions above %s", base.FormatBytes(uring.MaxFixedBuffer))
-		return nil
+		return false
 	case len(e.freeBuf) == 0:
 		d.addReason("unregistered buffers: all %d places are taken", bufferSlots)
-		return nil
+		return false
 	}
 	i := e.freeBuf[len(e.freeBuf)-1]
 	if err := e.ring.SetBuffer(int(i), r.CPU()); err != nil {
 		e.explain(err)
-		return nil
+		return false
 	}
 	e.freeBuf = e.freeBuf[:len(e.freeBuf)-1]
 	d.mu.Lock()
 	e.bufs[r.ID()] = fixedBuf{i, r}
 	d.mu.Unlock()
-	id := r.ID()
-	r.SetHandle(d, func() { // the region closes
-		d.mu.Lock()
-		buf := e.forget(id)
-		d.mu.Unlock()
-		e.release(buf)
-	})
-	return nil
+	return true
+}
+
+// drop forgets a region that closes.
+func (e *ringEngine) drop(id uint64) {
+	e.d.mu.Lock()
+	buf := e.forget(id)
+	e.d.mu.Unlock()
+	e.release(buf)
 }
 
 func (e *ringEngine) explain(err error) {
@@ -140,6 +154,6 @@ func (e *ringEngine) forgetAll() {
 	e.bufs = nil
 	e.d.mu.Unlock()
 	for _, b := range bufs {
-		b.region.SetHandle(e.d, nil)
+		_ = b.region.SetHandle(e.d, nil)
 	}
 }

@@ -56,3 +56,11 @@ func (f *File) SetHook(fn func(op driver.Op, off, n int64, direct bool) (int64, 
 
 // OpenError is what an open gets that the system answered with err.
 func OpenError(o Options, err error) error { return openError(&o, err) }
+
+// Places is how many more regions can be registered with the ring of d.
+func Places(d *Device) int {
+	e := d.eng.(*ringEngine)
+	e.regMu.Lock()
+	defer e.regMu.Unlock()
+	return len(e.freeBuf)
+}

@@ -387,6 +387,36 @@ func TestAttachDuringIO(t *testing.T) {
 	}
 }
 
+// TestCloseDuringAttach: a region that closes while it is attached keeps no place in
+// the table.
+func TestCloseDuringAttach(t *testing.T) {
+	d := open(t, file.Options{Path: create(t, t.TempDir(), 4*base.MiB), Engine: file.EngineURing})
+	m := mem(t, 64*base.KiB)
+	all := file.Places(d)
+	for i := range 1000 {
+		r := driver.NewRegion(m.CPU())
+		var wg sync.WaitGroup
+		begun := make(chan struct{})
+		wg.Go(func() {
+			close(begun)
+			if err := d.Attach(r); err != nil && !errors.Is(err, base.ErrClosed) {
+				t.Error(err)
+			}
+		})
+		<-begun
+		for range i {
+			_ = r.Closed() // somewhat later each time
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+		wg.Wait()
+	}
+	if n := file.Places(d); n != all {
+		t.Errorf("%d of %d places are left", n, all)
+	}
+}
+
 // A file that shrinks under an open device gives an error, not zeros.
 func TestTruncatedWhileOpen(t *testing.T) {
 	each(t, file.Options{}, func(t *testing.T, d *file.Device, f *faults) {

@@ -163,11 +163,7 @@ func (d *Disk) Attach(r *driver.Region) error {
 	if r.CPU() == nil {
 		return base.Errorf("attach", d.info.Target, base.ErrNotSupported, "the simulated disk copies by CPU")
 	}
-	if r.Closed() {
-		return base.Errorf("attach", r.String(), base.ErrClosed, "the region is closed")
-	}
-	r.SetHandle(d, func() {})
-	return nil
+	return r.SetHandle(d, func() {})
 }
 
 // Detach implements driver.Device.
@@ -181,8 +177,7 @@ func (d *Disk) Detach(r *driver.Region) error {
 			}
 		}
 	}
-	r.SetHandle(d, nil)
-	return nil
+	return r.SetHandle(d, nil)
 }
 
 // Submit implements driver.Device.
