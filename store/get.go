@@ -139,15 +139,21 @@ type getItem struct {
 	holds bool // the regions of gi.Dst
 }
 
-// GetBatch reads many objects as one deep submission; each item holds its own
-// answer.
+// enter passes the gate with a call of that many keys: at most MaxBatchKeys, else
+// ErrInvalid. The caller leaves the gate if err is nil.
+func (n *Namespace) enter(op string, keys int) error {
+	if keys > MaxBatchKeys {
+		return base.Errorf(op, n.ns.name, ErrInvalid, "%d keys in one call, the limit is %d", keys, MaxBatchKeys)
+	}
+	return n.s.gate.enter(op, n.ns.name)
+}
+
+// GetBatch reads many objects, at most MaxBatchKeys, as one deep submission; each
+// item holds its own answer.
 func (n *Namespace) GetBatch(ctx context.Context, items []GetItem) {
-	err := n.s.gate.enter("get", n.ns.name)
+	err := n.enter("get", len(items))
 	if err == nil {
 		defer n.s.gate.leave()
-		if len(items) > MaxBatchKeys {
-			err = base.Errorf("get", "batch", ErrInvalid, "%d items, the limit is %d", len(items), MaxBatchKeys)
-		}
 	}
 	gets := make([]*getItem, 0, len(items))
 	for i := range items {
@@ -431,9 +437,10 @@ func (n *Namespace) Exists(_ context.Context, key []byte) (bool, error) {
 	return out[0], err
 }
 
-// ExistsMany tells for each key whether it is visible; out has the length of keys.
+// ExistsMany tells for each of at most MaxBatchKeys keys whether it is visible; out
+// has the length of keys.
 func (n *Namespace) ExistsMany(keys [][]byte, out []bool) error {
-	if err := n.s.gate.enter("look up", n.ns.name); err != nil {
+	if err := n.enter("look up", len(keys)); err != nil {
 		return err
 	}
 	defer n.s.gate.leave()

@@ -37,12 +37,12 @@ type leased struct {
 // It stops at the first key missing unless All is set. The lease must be
 // released. Errors: ErrInvalid for a bad key or more than 65,536 of them.
 func (n *Namespace) Lookup(ctx context.Context, keys [][]byte, o LookupOptions) (*Lease, error) {
-	if err := n.s.gate.enter("look up", n.ns.name); err != nil {
+	if err := n.enter("look up", len(keys)); err != nil {
 		return nil, err
 	}
 	defer n.s.gate.leave()
-	if len(keys) > MaxBatchKeys || o.TTL < 0 {
-		return nil, base.Errorf("look up", n.ns.name, ErrInvalid, "%d keys (the limit is %d), time to live %v", len(keys), MaxBatchKeys, o.TTL)
+	if o.TTL < 0 {
+		return nil, base.Errorf("look up", n.ns.name, ErrInvalid, "time to live %v", o.TTL)
 	}
 	l := &Lease{n: n, lead: -1}
 	texts := l.short[:0]
@@ -148,9 +148,9 @@ type LeaseItem struct {
 	Err error
 }
 
-// GetBatch reads leased versions as one deep submission.
+// GetBatch reads leased versions, at most MaxBatchKeys, as one deep submission.
 func (l *Lease) GetBatch(ctx context.Context, items []LeaseItem) {
-	err := l.n.s.gate.enter("get", l.n.ns.name)
+	err := l.n.enter("get", len(items))
 	if err == nil {
 		defer l.n.s.gate.leave()
 	}

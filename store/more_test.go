@@ -81,10 +81,39 @@ func TestLookupLimits(t *testing.T) {
 	if l, err := b.ns.Lookup(bg, keys[:store.MaxBatchKeys], store.LookupOptions{}); err != nil {
 		t.Error(err)
 	} else {
+		gets := make([]store.LeaseItem, store.MaxBatchKeys+1)
+		if l.GetBatch(bg, gets); !errors.Is(gets[0].Err, store.ErrInvalid) {
+			t.Errorf("get %d by a lease: %v, want ErrInvalid", len(gets), gets[0].Err)
+		}
 		l.Release()
 	}
 	if _, err := b.ns.Lookup(bg, keys, store.LookupOptions{}); !errors.Is(err, store.ErrInvalid) {
 		t.Errorf("%d keys: %v, want ErrInvalid", len(keys), err)
+	}
+	for what, err := range map[string]error{
+		"exists": b.ns.ExistsMany(keys, make([]bool, len(keys))),
+		"delete": b.ns.DeleteBatch(bg, keys, store.DeleteOptions{})[0],
+		"verify": b.ns.Verify(bg, keys)[0],
+	} {
+		if !errors.Is(err, store.ErrInvalid) {
+			t.Errorf("%s of %d keys: %v, want ErrInvalid", what, len(keys), err)
+		}
+	}
+	n := store.MaxBatchKeys
+	for what, err := range map[string]error{
+		"exists": b.ns.ExistsMany(keys[:n], make([]bool, n)),
+		"delete": b.ns.DeleteBatch(bg, keys[:n], store.DeleteOptions{})[n-1],
+		"verify": b.ns.Verify(bg, keys[:n])[n-1],
+	} {
+		if want := map[bool]error{true: store.ErrNotFound}[what != "exists"]; !errors.Is(err, want) {
+			t.Errorf("%s of %d keys: %v", what, n, err)
+		}
+	}
+	gets, puts := make([]store.GetItem, n+1), make([]store.PutItem, n+1)
+	b.ns.GetBatch(bg, gets)
+	b.ns.PutBatch(bg, puts)
+	if !errors.Is(gets[0].Err, store.ErrInvalid) || !errors.Is(puts[n].Err, store.ErrInvalid) {
+		t.Errorf("batches of %d: %v, %v", n+1, gets[0].Err, puts[n].Err)
 	}
 	if _, err := b.ns.Lookup(bg, [][]byte{nil}, store.LookupOptions{}); !errors.Is(err, store.ErrInvalid) {
 		t.Errorf("empty key: %v, want ErrInvalid", err)

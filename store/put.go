@@ -62,19 +62,13 @@ func (n *Namespace) PutBatch(ctx context.Context, items []PutItem) {
 }
 
 func (n *Namespace) putItems(ctx context.Context, items []PutItem, alloc func() *putItem) {
-	err := n.s.gate.enter("put", n.ns.name)
-	if err == nil {
-		defer n.s.gate.leave()
-		if len(items) > MaxBatchKeys {
-			err = base.Errorf("put", "batch", ErrInvalid, "%d items, the limit is %d", len(items), MaxBatchKeys)
-		}
-	}
-	if err != nil {
+	if err := n.enter("put", len(items)); err != nil {
 		for i := range items {
 			items[i].Err = err
 		}
 		return
 	}
+	defer n.s.gate.leave()
 	var first [1]*putItem
 	queued := first[:0] // sync puts to wait for
 	var chunk []*putItem
@@ -354,11 +348,11 @@ func (n *Namespace) Delete(ctx context.Context, key []byte, o DeleteOptions) err
 	return n.DeleteBatch(ctx, [][]byte{key}, o)[0]
 }
 
-// DeleteBatch removes many objects in shared commit rounds, with an answer for
-// each key.
+// DeleteBatch removes many objects, at most MaxBatchKeys, in shared commit rounds,
+// with an answer for each key.
 func (n *Namespace) DeleteBatch(ctx context.Context, keys [][]byte, o DeleteOptions) []error {
 	errs := make([]error, len(keys))
-	if err := n.s.gate.enter("delete", n.ns.name); err != nil {
+	if err := n.enter("delete", len(keys)); err != nil {
 		for i := range errs {
 			errs[i] = err
 		}

@@ -16,12 +16,12 @@ const (
 )
 
 // Verify reads whole values and compares their checksums, at the speed of the
-// devices and without copying them anywhere. It gives an answer for each key:
-// nil, ErrNotFound, ErrCorrupt, or what the device said. A value stored without
+// devices and without copying them anywhere. It gives an answer for each of at most
+// MaxBatchKeys keys: nil, ErrNotFound, ErrCorrupt, or what the device said. A value stored without
 // a checksum is only read.
 func (n *Namespace) Verify(ctx context.Context, keys [][]byte) []error {
 	errs := make([]error, len(keys))
-	err := n.s.gate.enter("verify", n.ns.name)
+	err := n.enter("verify", len(keys))
 	if err == nil {
 		defer n.s.gate.leave()
 	}

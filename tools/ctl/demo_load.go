@@ -3,6 +3,7 @@ package ctl
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ugds-store/ugds/store"
@@ -84,9 +85,11 @@ func (w *demoWork) load(ctx context.Context, s *session, n *store.Namespace, bar
 	if err := w.putAll(ctx, n, bufs, replaced, relaxed, noBar{}, &change); err != nil {
 		return put, change, err
 	}
-	for i, err := range n.DeleteBatch(ctx, gone, store.DeleteOptions{Durability: store.Relaxed}) {
-		if err != nil {
-			return put, change, fmt.Errorf("key %s: %w", gone[i], err)
+	for keys := range slices.Chunk(gone, store.MaxBatchKeys) {
+		for i, err := range n.DeleteBatch(ctx, keys, store.DeleteOptions{Durability: store.Relaxed}) {
+			if err != nil {
+				return put, change, fmt.Errorf("key %s: %w", keys[i], err)
+			}
 		}
 	}
 	change.Objects += len(gone)
