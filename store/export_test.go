@@ -76,3 +76,16 @@ func (n *Namespace) PutHuge(key []byte, pieces int) error {
 	}
 	return p.pi.Err
 }
+
+// Outdate puts a record of another generation in place of the key's, which the index
+// is not told.
+func Outdate(n *Namespace, key []byte) error {
+	rec, err := n.s.db.Get(n.ns.id, key)
+	if err != nil {
+		return err
+	}
+	rec.Gen++
+	b := n.s.db.NewBatch()
+	b.Put(n.ns.id, key, &rec)
+	return n.s.db.Commit(context.Background(), b)
+}

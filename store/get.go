@@ -21,7 +21,7 @@ type held struct {
 func (n *Namespace) hold(ctx context.Context, key []byte, sums bool) (held, error) {
 	fp := n.s.hash.of(n.ns.id, key)
 	h := held{sh: n.s.idx.shard(fp)}
-	for {
+	for quiet := uint64(0); ; { // the version that was behind though nothing was in flight
 		var ok bool
 		h.sh.mu.Lock()
 		h.v, _, ok = h.sh.get(fp, nil)
@@ -44,6 +44,13 @@ func (n *Namespace) hold(ctx context.Context, key []byte, sums bool) (held, erro
 			return h, nil
 		}
 		n.s.unpin(h.sh, h.v.gen)
+		if err == nil && busy == nil {
+			if quiet == h.v.gen { // and is so for good: its publication failed
+				err = base.Errorf("read checksums of", "the object", ErrUnknown,
+					"its metadata is of another version than the index, which had no memory for it; open the store again")
+			}
+			quiet = h.v.gen
+		}
 		if err != nil {
 			return held{}, base.Wrap("get", keyText(key), err)
 		}
