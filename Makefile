@@ -53,7 +53,7 @@ race:
 fuzz:
 	@code=0; \
 	$(GOTEST) -fuzz-each 30s ./driver/nvme ./driver/ctrl || code=1; \
-	$(GOTEST) -fuzz-for 48s $$($(GO) list ./... | grep -v -e /driver/nvme -e /driver/ctrl) || code=1; \
+	$(GOTEST) -fuzz-for 28s $$($(GO) list ./... | grep -v -e /driver/nvme -e /driver/ctrl) || code=1; \
 	exit $$code
 
 ## counts: what an I/O costs the NVMe driver, counted exactly, the fault campaign in full, and each safeguard switched off once
@@ -97,6 +97,7 @@ soak:
 	$(GOTEST) -v -timeout 2h ./driver/file -run Kill -kill-rounds 200
 	$(GOTEST) -v -timeout 4h ./store -long -register 1h
 	$(GOTEST) -v -timeout 2h ./meta -long
+	$(GOTEST) -fuzz-each 10m ./...
 
 ## kmod: the kernel module into bin/kmod; KDIR=… for other headers than the running kernel's
 kmod:
