@@ -72,7 +72,7 @@ type link struct {
 
 // slot is one microsecond of a link.
 type slot struct {
-	used uint32 // bytes
+	used uint32 // bytes: what has passed, or could have before the first data was ready
 	skip uint32 // of a full one: every slot nearer than that is full, too
 }
 
@@ -102,17 +102,21 @@ func (l *link) room(i int64) int64 {
 func (l *link) transfer(now, ready time.Duration, n uint64) time.Duration {
 	l.drop(max(now.Microseconds()-l.from, 0))
 	l.drop(l.room(0))
-	for i := max(ready.Microseconds()-l.from, 0); ; i++ {
+	first := ready.Microseconds() - l.from
+	early := uint32(ready % time.Microsecond * linkBytes / time.Microsecond) // bytes of first, over when the data is ready
+	for i := max(first, 0); ; i++ {
 		i = l.room(i)
 		for int64(len(l.slots)) <= i {
 			l.slots = append(l.slots, slot{skip: 1})
 		}
 		s := &l.slots[i]
+		if i == first {
+			s.used = max(s.used, early)
+		}
 		take := min(n, uint64(linkBytes-s.used))
 		s.used += uint32(take)
 		if n -= take; n == 0 {
-			passed := time.Duration(l.from+i)*time.Microsecond + time.Duration(s.used)*time.Microsecond/linkBytes
-			return max(ready, passed)
+			return time.Duration(l.from+i)*time.Microsecond + time.Duration(s.used)*time.Microsecond/linkBytes
 		}
 	}
 }
