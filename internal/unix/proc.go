@@ -137,11 +137,18 @@ func LockedBy(st Stat) int {
 // open. Of a device node only the kind and the device matter: a container has nodes
 // of its own. Processes of other users may be invisible.
 func Openers(st Stat) []int {
-	same := sameFile(st)
+	return others(openOf(st), func(string) bool { return true })
+}
+
+// OpenHere counts the descriptors of this process that have the file open, as Openers
+// looks for them in others.
+func OpenHere(st Stat) int { return count(os.Getpid(), openOf(st), func(string) bool { return true }) }
+
+func openOf(st Stat) func(Stat) bool {
 	if st.Kind == KindBlock || st.Kind == KindChar {
-		same = func(s Stat) bool { return s.Kind == st.Kind && s.Rdev == st.Rdev }
+		return func(s Stat) bool { return s.Kind == st.Kind && s.Rdev == st.Rdev }
 	}
-	return others(same, func(string) bool { return true })
+	return sameFile(st)
 }
 
 func sameFile(st Stat) func(Stat) bool {
@@ -155,14 +162,15 @@ func others(same func(Stat) bool, wanted func(fdinfo string) bool) []int {
 	var out []int
 	for _, d := range dirs {
 		pid, err := strconv.Atoi(d.Name())
-		if err == nil && pid != os.Getpid() && has(pid, same, wanted) && (Proc{PID: pid}).Alive() {
+		if err == nil && pid != os.Getpid() && count(pid, same, wanted) > 0 && (Proc{PID: pid}).Alive() {
 			out = append(out, pid)
 		}
 	}
 	return out
 }
 
-func has(pid int, same func(Stat) bool, wanted func(fdinfo string) bool) bool {
+// count tells how many such descriptors a process has.
+func count(pid int, same func(Stat) bool, wanted func(fdinfo string) bool) (n int) {
 	dir := "/proc/" + strconv.Itoa(pid)
 	fds, _ := os.ReadDir(dir + "/fd")
 	for _, fd := range fds {
@@ -172,8 +180,8 @@ func has(pid int, same func(Stat) bool, wanted func(fdinfo string) bool) bool {
 		}
 		info, _ := os.ReadFile(dir + "/fdinfo/" + fd.Name())
 		if wanted(string(info)) {
-			return true
+			n++
 		}
 	}
-	return false
+	return n
 }
