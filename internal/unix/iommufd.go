@@ -56,8 +56,9 @@ type iommuUnmapArg struct {
 }
 
 // VFIOBind gives a device that was opened as a file to an open /dev/iommu, which makes
-// it usable, until the device is closed. EINVAL: it is somebody's already; EPERM:
-// another driver has a device of its IOMMU group.
+// it usable, until the device is closed. EINVAL: it is somebody's already, or it is not
+// coherent with the caches; EBUSY: its group is open; EPERM: another driver or another
+// /dev/iommu has a device of its IOMMU group, or interrupts are not remapped.
 func VFIOBind(dev, iommu *FD) error {
 	b := vfioBindIOMMUFD{Argsz: uint32(unsafe.Sizeof(vfioBindIOMMUFD{})), IOMMUFD: int32(iommu.Int())}
 	return Ioctl(dev, vfioDeviceBind, &b)
@@ -80,23 +81,22 @@ func IOASAlloc(iommu *FD) (ioas uint32, err error) {
 const iommuRanges = 256
 
 // IOASRanges are the bus addresses that the devices of an address space can use, first
-// and last of each range.
-func IOASRanges(iommu *FD, ioas uint32) ([][2]uint64, error) {
+// and last of each range, and the unit in bytes in which they are mapped.
+func IOASRanges(iommu *FD, ioas uint32) (out [][2]uint64, unit uint64, err error) {
 	room := make([]iommuRange, iommuRanges)
 	var pin runtime.Pinner
 	pin.Pin(&room[0]) // the kernel gets its address inside a structure
 	defer pin.Unpin()
 	a := iommuRangesArg{Size: uint32(unsafe.Sizeof(iommuRangesArg{})), ID: ioas, Count: iommuRanges,
 		Ranges: uint64(uintptr(unsafe.Pointer(&room[0])))}
-	err := Ioctl(iommu, iommuIOASRanges, &a)
+	err = Ioctl(iommu, iommuIOASRanges, &a)
 	if err != nil && err != EMSGSIZE { // there are more than are needed
-		return nil, err
+		return nil, 0, err
 	}
-	var out [][2]uint64
 	for _, r := range room[:min(a.Count, iommuRanges)] {
 		out = append(out, [2]uint64{r.First, r.Last})
 	}
-	return out, nil
+	return out, a.Alignment, nil
 }
 
 // IOASMap makes n bytes of this process at addr reachable, for reads and writes, for the

@@ -36,6 +36,8 @@ func openNode(name, path string) (*unix.FD, error) {
 	switch unix.ErrnoOf(err) {
 	case unix.EACCES, unix.EPERM:
 		return nil, base.WithHint(base.Wrap("open", name+": "+path, err), "give yourself the node: chown $USER %s", path)
+	case unix.ENOENT: // NodeOf has seen the device's own
+		return nil, base.WithHint(base.Wrap("open", name+": "+path, err), "modprobe iommufd, or show this container %s", path)
 	}
 	return f, base.Wrap("open", name+": "+path, err)
 }
@@ -44,20 +46,22 @@ func openNode(name, path string) (*unix.FD, error) {
 // many, but bound by one.
 func (l *link) bindError(path string, err error) error {
 	switch unix.ErrnoOf(err) {
-	case unix.EINVAL, unix.EBUSY:
-		return l.locked(path)
+	case unix.EINVAL:
+		return l.locked(path, 1, "another process has it, or its memory accesses are not coherent with the caches, which iommufd demands")
+	case unix.EBUSY: // its group is open
+		return l.locked(groupNode(l.in.sysfs, l.in.dev, l.address), 0, unseen)
 	case unix.EPERM:
 		if others := Neighbours(l.in.sysfs, l.address); len(others) > 0 {
 			return NotViable("open", l.name, others)
 		}
 		return base.WithHint(base.Wrap("bind to iommufd", l.name, err),
-			"another process has a device of its IOMMU group, or the machine does not remap interrupts; iommufd.allow_unsafe_interrupts=1 accepts that")
+			"this or another process has a device of its IOMMU group, or the machine does not remap interrupts; iommufd.allow_unsafe_interrupts=1 accepts that")
 	}
 	return base.Wrap("bind to iommufd", l.name, err)
 }
 
 // ranges implements addressSpace.
-func (s *ioas) ranges() ([][2]uint64, error) { return unix.IOASRanges(s.iommu, s.id) }
+func (s *ioas) ranges() ([][2]uint64, uint64, error) { return unix.IOASRanges(s.iommu, s.id) }
 
 // mapPages implements addressSpace.
 func (s *ioas) mapPages(addr, bus, n uint64) error {

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/ugds-store/ugds/driver/hw"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/unix"
 )
@@ -43,8 +44,9 @@ type link struct {
 // addressSpace is what a device sees of this process's memory. Addresses and sizes are
 // multiples of a page, in bytes. It is not safe for concurrent use.
 type addressSpace interface {
-	// ranges are the bus addresses that the device can use, first and last.
-	ranges() ([][2]uint64, error)
+	// ranges are the bus addresses that the device can use, first and last, and the unit
+	// in bytes in which they are mapped, 0 if it is not known.
+	ranges() (usable [][2]uint64, unit uint64, err error)
 	// mapPages makes n bytes at addr reachable at the address bus, to read and write.
 	mapPages(addr, bus, n uint64) error
 	// unmapPages undoes mapPages, and gives how many bytes are unmapped.
@@ -83,11 +85,37 @@ func (l *link) open() error {
 	if l.flags&unix.VFIODevicePCI == 0 {
 		return base.Errorf("open", l.name, base.ErrNotSupported, "it is not a PCI device")
 	}
-	l.ranges, err = l.memory.ranges()
-	if err == nil && len(l.ranges) == 0 {
-		err = base.Errorf("open", l.name, base.ErrNotSupported, "the kernel does not tell which bus addresses are usable; it is older than 5.4")
+	return l.measure()
+}
+
+// measure asks for the bus addresses, and refuses those that cannot be used.
+func (l *link) measure() error {
+	usable, unit, err := l.memory.ranges()
+	switch l.ranges = usable; {
+	case err != nil:
+		return base.Wrap("open", l.name, err)
+	case len(usable) == 0:
+		return base.Errorf("open", l.name, base.ErrNotSupported, "the kernel does not tell which bus addresses are usable; it is older than 5.4")
+	case unit > hw.PageSize:
+		return base.WithHint(base.Errorf("open", l.name, base.ErrNotSupported, "memory is mapped in units of %d bytes here, and in such of %d by this driver",
+			unit, hw.PageSize), "boot a kernel whose pages have %d bytes", hw.PageSize)
 	}
-	return base.Wrap("open", l.name, err)
+	return nil
+}
+
+// Translated refuses, with ErrNotSupported, a device that no IOMMU translates for: it has
+// no group, or one that VFIO made up for its mode without. sysfs is usually /sys.
+func Translated(sysfs, address string) error {
+	why, group := "no IOMMU translates for it", deviceDir(sysfs, address)+"/iommu_group"
+	if _, err := os.Readlink(group); err == nil {
+		name, _ := os.ReadFile(group + "/name")
+		if strings.TrimSpace(string(name)) != "vfio-noiommu" {
+			return nil
+		}
+		why += ", and VFIO's enable_unsafe_noiommu_mode is not used: it would reach all memory"
+	}
+	return base.WithHint(base.Errorf("open", "pci:"+address, base.ErrNotSupported, "%s", why),
+		"enable the IOMMU in the firmware and with intel_iommu=on, or use the kernel module")
 }
 
 // bound refuses a device that is not bound to our driver, or that no IOMMU translates for.
@@ -96,13 +124,11 @@ func (s system) bound(address string) error {
 	if _, err := os.Stat(dir); err != nil || filepath.Base(address) != address {
 		return base.Errorf("open", name, base.ErrNotFound, "there is no such PCI device")
 	}
+	if err := Translated(s.sysfs, address); err != nil {
+		return err
+	}
 	driver, _ := os.Readlink(dir + "/driver")
-	_, err := os.Readlink(dir + "/iommu_group")
-	switch {
-	case err != nil:
-		return base.WithHint(base.Errorf("open", name, base.ErrNotSupported, "no IOMMU translates for it"),
-			"enable the IOMMU in the firmware and with intel_iommu=on, or use the kernel module")
-	case filepath.Base(driver) != driverName:
+	if filepath.Base(driver) != driverName {
 		now := "no driver"
 		if driver != "" {
 			now = filepath.Base(driver)
@@ -113,13 +139,21 @@ func (s system) bound(address string) error {
 	return nil
 }
 
-// locked is the error for a device that somebody else has, who is named as far as can be
-// seen. Of a group that is the one process that has its node open; a device's own node is
-// also open, for a moment, in those that find it taken.
-func (l *link) locked(path string) error {
+// unseen is for the owner of whom nothing can be seen.
+const unseen = "another process has it"
+
+// locked is the error for a device that somebody has, who is named as far as can be seen,
+// or else called as otherwise says. Of a group that is the one process that has its node
+// open; a device's own node is also open, for a moment, in those that find it taken. mine
+// is how many descriptors of the node are of this attempt: more are of an earlier one.
+func (l *link) locked(path string, mine int, otherwise string) error {
 	var pid int
 	var who []string
 	if st, err := unix.StatPath(path); err == nil {
+		if unix.OpenHere(st) > mine {
+			return base.WithHint(base.Errorf("open", l.name, base.ErrLocked, "this process has it, or another device of its IOMMU group"),
+				"close that first: a group has one owner, so that one store cannot have two controllers of it")
+		}
 		for _, pid = range unix.Openers(st) {
 			who = append(who, fmt.Sprintf("process %d (%s)", pid, unix.ProcName(pid)))
 		}
@@ -127,10 +161,10 @@ func (l *link) locked(path string) error {
 	if len(who) != 1 {
 		pid = 0
 	}
-	if len(who) == 0 {
-		who = []string{"another process"}
+	if len(who) > 0 {
+		otherwise = strings.Join(who, " or ") + " has it"
 	}
-	err := base.Errorf("open", l.name, base.ErrLocked, "%s has it", strings.Join(who, " or "))
+	err := base.Errorf("open", l.name, base.ErrLocked, "%s", otherwise)
 	return base.WithHint(err, "%s", base.OwnerHint(pid))
 }
 

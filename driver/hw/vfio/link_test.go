@@ -111,4 +111,9 @@ func TestOpenUnbound(t *testing.T) {
 			t.Errorf("%s: %v, want %v", address, err, want)
 		}
 	}
+	in = tree(t, map[string]string{"0000:01:00.0": driverName})
+	put(t, in.sysfs, "kernel/iommu_groups/7/name", "vfio-noiommu\n")
+	if _, err := open(in, "0000:01:00.0"); !errors.Is(err, base.ErrNotSupported) || !strings.Contains(err.Error(), "enable_unsafe_noiommu_mode") {
+		t.Errorf("bound without an IOMMU: %v", err)
+	}
 }

@@ -14,17 +14,18 @@ type Node struct {
 
 // NodeOf chooses the node of the device at a PCI address: that of its group, or its own
 // where the kernel has no groups or no container for them, but iommufd. Groups come
-// first: a type 1 IOMMU maps BARs of peers, and iommufd does not. sysfs and dev are
-// usually /sys and /dev.
+// first: a type 1 IOMMU maps BARs of peers, and iommufd does not. Where something of
+// either is missing it is the node that is there, so that who opens it is told what is
+// not. sysfs and dev are usually /sys and /dev.
 func NodeOf(sysfs, dev, address string) Node {
-	group, _ := os.Readlink(deviceDir(sysfs, address) + "/iommu_group")
-	byGroup := Node{Path: dev + "/vfio/" + filepath.Base(group)}
+	byGroup := Node{Path: groupNode(sysfs, dev, address)}
 	if exist(byGroup.Path, containerOf(dev)) {
 		return byGroup
 	}
 	own, _ := os.ReadDir(deviceDir(sysfs, address) + "/vfio-dev")
 	for _, d := range own {
-		if n := (Node{dev + "/vfio/devices/" + d.Name(), true}); strings.HasPrefix(d.Name(), "vfio") && exist(n.Path, iommuOf(dev)) {
+		n := Node{dev + "/vfio/devices/" + d.Name(), true}
+		if strings.HasPrefix(d.Name(), "vfio") && exist(n.Path) && (exist(iommuOf(dev)) || !exist(byGroup.Path)) {
 			return n
 		}
 	}
@@ -37,6 +38,12 @@ func (n Node) Why() string {
 		return "by iommufd, since this kernel has no groups of VFIO: the IOMMU confines it; GPU memory is copied, BARs of peers too"
 	}
 	return "the IOMMU confines it; BARs of peers can be reached, other GPU memory is copied"
+}
+
+// groupNode is the node of a device's group.
+func groupNode(sysfs, dev, address string) string {
+	group, _ := os.Readlink(deviceDir(sysfs, address) + "/iommu_group")
+	return dev + "/vfio/" + filepath.Base(group)
 }
 
 func containerOf(dev string) string { return dev + "/vfio/vfio" }

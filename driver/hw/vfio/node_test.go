@@ -2,6 +2,9 @@ package vfio
 
 import (
 	"errors"
+	"os"
+	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -12,7 +15,7 @@ import (
 const aNode = "0000:01:00.0"
 
 // TestNodeOf: a group is used where it is whole, iommufd where that is and a group is
-// not; where neither is, the group is what is missed.
+// not; where neither is, what is missed belongs to the node that is there, else a group.
 func TestNodeOf(t *testing.T) {
 	for _, c := range []struct {
 		files string // below the folder of nodes
@@ -23,7 +26,8 @@ func TestNodeOf(t *testing.T) {
 		{"vfio/vfio vfio/devices/vfio3 iommu", "vfio/devices/vfio3"}, // no groups: CONFIG_VFIO_GROUP=n, or not shown to a container
 		{"vfio/7 vfio/devices/vfio3 iommu", "vfio/devices/vfio3"},    // no container
 		{"vfio/devices/vfio3 iommu", "vfio/devices/vfio3"},
-		{"vfio/devices/vfio3", "vfio/7"},
+		{"vfio/devices/vfio3", "vfio/devices/vfio3"}, // /dev/iommu is missed
+		{"vfio/7 vfio/devices/vfio3", "vfio/7"},
 		{"vfio/devices/vfio4 iommu", "vfio/7"}, // of another device
 		{"iommu", "vfio/7"},
 		{"", "vfio/7"},
@@ -54,6 +58,16 @@ func TestOpenIOMMUFD(t *testing.T) {
 	if d != nil || unix.ErrnoOf(err) != unix.ENOTTY || !strings.Contains(err.Error(), "bind to iommufd pci:"+aNode) {
 		t.Errorf("%v, %v", d, err)
 	}
+	if err := os.Remove(in.dev + "/iommu"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(in.dev + "/vfio/7"); err != nil { // this kernel has no groups
+		t.Fatal(err)
+	}
+	if _, err := open(in, aNode); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), in.dev+"/iommu: ") ||
+		!strings.Contains(err.Error(), "modprobe iommufd") {
+		t.Errorf("without /dev/iommu: %v", err)
+	}
 }
 
 // TestIOMMUFDBindErrors: what the kernel says of a bind is told in the words that a
@@ -67,8 +81,9 @@ func TestIOMMUFDBindErrors(t *testing.T) {
 		want error
 		says string
 	}{
-		{alone, unix.EINVAL, base.ErrLocked, "another process has it"},
-		{alone, unix.EBUSY, base.ErrLocked, "another process has it"},
+		{alone, unix.EINVAL, base.ErrLocked, "another process has it, or its memory accesses are not coherent"},
+		{alone, unix.EBUSY, base.ErrLocked, "another process has it ("},
+		{alone, unix.EPERM, unix.EPERM, "this or another process has a device of its IOMMU group"},
 		{alone, unix.EPERM, unix.EPERM, "allow_unsafe_interrupts"},
 		{shared, unix.EPERM, base.ErrGroupNotViable, "0000:01:00.1 (ahci)"},
 		{alone, unix.ENODEV, unix.ENODEV, "bind to iommufd"},
@@ -76,6 +91,83 @@ func TestIOMMUFDBindErrors(t *testing.T) {
 		l := &link{in: c.in, name: "pci:" + aNode, address: aNode}
 		if err := l.bindError(c.in.dev+"/vfio/devices/vfio3", c.err); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%v: %v, want %v and %q", c.err, err, c.want, c.says)
+		}
+	}
+}
+
+// TestLockedBy: whoever has the device is named, this process and the owner of its group's
+// node, too; the one descriptor of the attempt itself does not count.
+func TestLockedBy(t *testing.T) {
+	in := tree(t, map[string]string{aNode: driverName})
+	put(t, in.dev, "vfio/devices/vfio3", "")
+	group, own := in.dev+"/vfio/7", in.dev+"/vfio/devices/vfio3"
+	l := &link{in: in, name: "pci:" + aNode, address: aNode}
+	says := func(what string, err error, want string) {
+		t.Helper()
+		if !errors.Is(err, base.ErrLocked) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", what, err, want)
+		}
+	}
+	opened := func(path string) func() {
+		t.Helper()
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return func() { _ = f.Close() }
+	}
+	other := func(path string) (pid string) {
+		t.Helper()
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		c := exec.Command("sleep", "60")
+		c.Stdin = f
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = c.Process.Kill()
+			_ = c.Wait()
+		})
+		return strconv.Itoa(c.Process.Pid)
+	}
+	attempt := opened(own)
+	defer attempt()
+	says("nobody is seen", l.bindError(own, unix.EINVAL), "another process has it, or")
+	earlier := opened(own)
+	says("bound by this process", l.bindError(own, unix.EINVAL), "this process has it, or another device of its IOMMU group")
+	earlier()
+	earlier = opened(group)
+	says("the group is this process's", l.locked(group, 0, unseen), "this process has it, or another device of its IOMMU group")
+	says("the group is this process's, by iommufd", l.bindError(own, unix.EBUSY), "this process has it, or another device")
+	earlier()
+	pid := other(group)
+	says("the group is another's, by iommufd", l.bindError(own, unix.EBUSY), "process "+pid+" (sleep) has it (")
+	pid = other(own)
+	says("another has bound it", l.bindError(own, unix.EINVAL), "process "+pid+" (sleep) has it (")
+}
+
+// fakeSpace is an address space that maps in units of so many bytes.
+type fakeSpace struct {
+	type1
+	unit uint64
+}
+
+func (s *fakeSpace) ranges() ([][2]uint64, uint64, error) {
+	return [][2]uint64{{0, 1 << 40}}, s.unit, nil
+}
+
+// TestUnitOfMaps: an IOMMU or a kernel whose pages are larger than the driver's is refused
+// at once, and not by the first map.
+func TestUnitOfMaps(t *testing.T) {
+	for unit, fits := range map[uint64]bool{0: true, 512: true, 4096: true, 16384: false, 65536: false} {
+		l := &link{name: "pci:" + aNode, memory: &fakeSpace{unit: unit}}
+		err := l.measure()
+		if fits != (err == nil) || !fits && (!errors.Is(err, base.ErrNotSupported) || !strings.Contains(err.Error(), strconv.FormatUint(unit, 10))) {
+			t.Errorf("%d bytes: %v", unit, err)
 		}
 	}
 }

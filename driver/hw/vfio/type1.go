@@ -27,9 +27,11 @@ func (l *link) openGroup(t *type1, path string) (err error) {
 	if t.group, err = unix.Open(path, unix.ReadWrite, 0); err != nil {
 		switch unix.ErrnoOf(err) {
 		case unix.EBUSY:
-			return l.locked(path)
+			return l.locked(path, 0, unseen)
 		case unix.EACCES, unix.EPERM:
 			return base.WithHint(base.Wrap("open", l.name+": "+path, err), "give yourself the group: chown $USER %s", path)
+		case unix.ENOENT:
+			return base.WithHint(base.Wrap("open", l.name+": "+path, err), "show this container the node, and %s", containerOf(l.in.dev))
 		}
 		return base.Wrap("open", l.name+": "+path, err)
 	}
@@ -67,9 +69,9 @@ func (t *type1) openContainer(path string) (err error) {
 }
 
 // ranges implements addressSpace.
-func (t *type1) ranges() ([][2]uint64, error) {
+func (t *type1) ranges() ([][2]uint64, uint64, error) {
 	i, err := unix.VFIOIOMMUOf(t.container)
-	return i.Ranges, err
+	return i.Ranges, i.PageSizes & -i.PageSizes, err // the smallest
 }
 
 // mapPages implements addressSpace.
