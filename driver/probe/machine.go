@@ -119,8 +119,8 @@ func (m machine) iommu() Finding {
 	case types["DMA"] > 0:
 		f.Verdict, f.Reason = Good, "translates strictly: a controller reaches only what its owner gave it"
 	default:
-		f.Verdict, f.Reason = Fallback, "passes addresses through: a controller reaches all memory, so only CAP_SYS_RAWIO may have one"
-		f.Mend = "boot without iommu=pt to confine controllers"
+		f.Verdict, f.Reason = Fallback, "passes addresses through: by the kernel module a controller reaches all memory, so only CAP_SYS_RAWIO may have one; VFIO translates anyway"
+		f.Mend = "boot without iommu=pt to confine controllers of the module, or take VFIO"
 	}
 	return f
 }
@@ -188,7 +188,11 @@ func (m machine) vfio() Finding {
 	case !m.exists("sys/bus/pci/drivers/" + DriverVFIO):
 		return Finding{"VFIO", Fallback, "not loaded", m.load(DriverVFIO)}
 	}
-	if !m.exists("dev/vfio/vfio") && m.exists("dev/iommu") {
+	switch group, own := m.exists("dev/vfio/vfio"), m.exists("dev/iommu"); {
+	case !group && !own:
+		return Finding{"VFIO", Refused, "loaded, and neither /dev/vfio/vfio nor /dev/iommu is here, by which memory is mapped",
+			"modprobe iommufd; or show this container /dev/iommu or /dev/vfio/vfio, and the node of the controller"}
+	case !group:
 		return Finding{"VFIO", Good, "loaded, by iommufd: controllers can be used without privilege, GPU memory is copied, BARs too", ""}
 	}
 	return Finding{"VFIO", Good, "loaded: controllers can be used without privilege, GPU memory other than BARs is copied", ""}
@@ -274,6 +278,9 @@ func (m machine) controller(c *Controller, nodes int) Finding {
 	case c.Driver == DriverModule, c.Driver == DriverVFIO:
 		if !c.Usable {
 			f.Verdict, f.Mend = Refused, `see docs/hardware.md, "Who may open"`
+			if c.Driver == DriverVFIO {
+				f.Mend = `see docs/hardware.md, "VFIO", step 5`
+			}
 		}
 	case c.Usable:
 		f.Verdict = Fallback

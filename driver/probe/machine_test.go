@@ -49,7 +49,7 @@ func TestMachineFindings(t *testing.T) {
 		{"IOMMU", Fallback, "CAP_SYS_RAWIO", nil},
 		{"IOMMU", Good, "strictly", with("sys/kernel/iommu_groups/1/type", "DMA\n")},
 		{"IOMMU", Good, "lazily", with("sys/kernel/iommu_groups/1/type", "DMA-FQ\n")},
-		{"IOMMU", Fallback, "through", with("sys/kernel/iommu_groups/1/type", "identity\n")},
+		{"IOMMU", Fallback, "through: by the kernel module", with("sys/kernel/iommu_groups/1/type", "identity\n")},
 		{"kernel", Good, "6.12, no options", nil},
 		{"kernel", Good, "iommu=pt intel_iommu=on", map[string]string{"proc/cmdline": "quiet iommu=pt intel_iommu=on x=y"}},
 		{"kernel", Refused, "swiotlb=force", map[string]string{"proc/cmdline": "swiotlb=force"}},
@@ -61,12 +61,9 @@ func TestMachineFindings(t *testing.T) {
 		{"module ugds", Good, "version 1.0", map[string]string{"sys/module/ugds/version": "1.0\n"}},
 		{"VFIO", Refused, "IOMMU", nil},
 		{"VFIO", Fallback, "not loaded", iommu},
-		{"VFIO", Good, "loaded: ", with("sys/bus/pci/drivers/vfio-pci/bind", "")},
-		{"VFIO", Good, "by iommufd", func() map[string]string {
-			m := with("sys/bus/pci/drivers/vfio-pci/bind", "")
-			m["dev/iommu"] = ""
-			return m
-		}()},
+		{"VFIO", Good, "loaded: ", with("sys/bus/pci/drivers/vfio-pci/bind", "", "dev/vfio/vfio", "")},
+		{"VFIO", Refused, "modprobe iommufd", with("sys/bus/pci/drivers/vfio-pci/bind", "")},
+		{"VFIO", Good, "by iommufd", with("sys/bus/pci/drivers/vfio-pci/bind", "", "dev/iommu", "")},
 		{"Secure Boot", Good, "not there", nil},
 		{"Secure Boot", Good, "off", map[string]string{efi: "\x06\x00\x00\x00\x00"}},
 		{"Secure Boot", Fallback, "on", map[string]string{efi: "\x06\x00\x00\x00\x01"}},

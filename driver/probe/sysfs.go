@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/ugds-store/ugds/driver/hw/vfio"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/unix"
 )
@@ -168,6 +169,9 @@ func (k kernel) taken(dir string, c *Controller) error {
 	var nodes []string
 	switch names, _ := k.list(dir + "/" + moduleClass); {
 	case c.Driver == DriverVFIO && c.IOMMUGroup != "":
+		if err := vfio.Translated(string(k), c.Address); err != nil {
+			return err
+		}
 		nodes = k.vfioNodes(c)
 	case c.Driver == DriverModule && len(names) > 0:
 		nodes = []string{"/dev/" + names[0]}
@@ -180,20 +184,28 @@ func (k kernel) taken(dir string, c *Controller) error {
 		}
 	}
 	for _, node := range nodes {
-		if errors.Is(unix.MayWrite(filepath.Join(filepath.Dir(string(k)), node)), unix.EACCES) {
+		switch err := unix.MayWrite(filepath.Join(filepath.Dir(string(k)), node)); {
+		case errors.Is(err, unix.EACCES):
 			return base.WithHint(base.Errorf("open", node, unix.EACCES, "this process may not open it"),
 				"as root: chown $USER %s", strings.Join(nodes, " "))
+		case errors.Is(err, unix.ENOENT) && node == nodeIOMMU:
+			return base.WithHint(base.Wrap("open", node, unix.ENOENT), "modprobe iommufd, or show this container the node")
+		case errors.Is(err, unix.ENOENT):
+			return base.WithHint(base.Wrap("open", node, unix.ENOENT), "show this container the node")
 		}
 	}
 	return nil
 }
+
+// nodeIOMMU is where iommufd makes its address spaces.
+const nodeIOMMU = "/dev/iommu"
 
 // vfioNodes are the nodes that the owner of a controller opens, which VFIO has.
 func (k kernel) vfioNodes(c *Controller) []string {
 	n := k.vfioNode(c.Address)
 	path := strings.TrimPrefix(n.Path, strings.TrimSuffix(filepath.Dir(string(k)), "/"))
 	if n.IOMMUFD {
-		return []string{path, "/dev/iommu"}
+		return []string{path, nodeIOMMU}
 	}
 	return []string{path}
 }

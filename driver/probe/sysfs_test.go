@@ -92,6 +92,7 @@ func TestControllers(t *testing.T) {
 func TestTaken(t *testing.T) {
 	b := newBus(t, DriverModule)
 	node := "bus/pci/devices/" + anSSD + "/ugds_drv/ugds_drv0/"
+	b.put("../dev/ugds_drv0", "")
 	for _, c := range []struct{ owner, refusal, says string }{
 		{"0", "", ""}, {"", "", ""}, {"0", "memory encryption is active", "memory encryption"}, {strconv.Itoa(os.Getpid()), "", "process " + strconv.Itoa(os.Getpid())},
 	} {
@@ -109,6 +110,32 @@ func TestTaken(t *testing.T) {
 	d.inUse = holders
 	if _, err := d.plan(anSSD, DriverKernel); !errors.Is(err, base.ErrInUse) {
 		t.Errorf("the plan of unbind: %v", err)
+	}
+}
+
+// TestTakenVFIO: a controller of VFIO is not free when a node that its owner needs is not
+// here, or no IOMMU translates for it, and the list and check say what to do.
+func TestTakenVFIO(t *testing.T) {
+	b := newBus(t, DriverVFIO)
+	if err := os.Symlink("../../../../kernel/iommu_groups/12", b.path("bus/pci/devices/"+anSSD+"/iommu_group")); err != nil {
+		t.Fatal(err)
+	}
+	b.put("bus/pci/devices/"+anSSD+"/vfio-dev/vfio3/dev", fullDev)
+	for _, c := range []struct{ put, says, hint string }{
+		{"kernel/iommu_groups/12/type", "open /dev/vfio/12: no such file", "show this container the node"},
+		{"../dev/vfio/devices/vfio3", "open /dev/iommu: no such file", "modprobe iommufd"},
+		{"../dev/iommu", "", ""},
+		{"kernel/iommu_groups/12/name", "enable_unsafe_noiommu_mode", "use the kernel module"},
+	} {
+		b.put(c.put, "vfio-noiommu\n")
+		found, err := Controllers(b.dir)
+		if err != nil || found[0].Usable != (c.says == "") || !strings.Contains(found[0].Why, c.says) || !strings.Contains(found[0].Why, c.hint) {
+			t.Errorf("with %s: %+v, %v", c.put, found, err)
+			continue
+		}
+		if f := pictured(filepath.Dir(b.dir)).controller(&found[0], 1); !found[0].Usable && (f.Verdict != Refused || !strings.Contains(f.Mend, "step 5")) {
+			t.Errorf("with %s: %+v", c.put, f)
+		}
 	}
 }
 
