@@ -81,6 +81,9 @@ func openMedia(ns Namespace, path string, cached bool) (*media, error) {
 	if errors.Is(err, unix.ENOENT) {
 		return nil, base.Errorf("open", path, base.ErrNotFound, "%w", err)
 	}
+	if errors.Is(err, unix.EISDIR) {
+		return nil, notRegular(path, unix.KindDir)
+	}
 	if err != nil {
 		return nil, base.Wrap("open", path, err)
 	}
@@ -104,7 +107,7 @@ func (m *media) adopt(f *unix.FD) error {
 	case err != nil:
 		return base.Wrap("open", f.Path(), err)
 	case st.Kind != unix.KindRegular:
-		return base.Errorf("open", f.Path(), base.ErrInvalid, "a model needs a regular file, this is a %s", st.Kind)
+		return notRegular(f.Path(), st.Kind)
 	}
 	if err := unix.TryFlock(f, how); err != nil {
 		if errors.Is(err, unix.EAGAIN) {
@@ -130,6 +133,11 @@ func (m *media) adopt(f *unix.FD) error {
 		return base.Errorf("open", f.Path(), base.ErrMismatch, "it has %d bytes, the namespace %d", st.Size, m.bytes)
 	}
 	return nil
+}
+
+// notRegular is the error for what cannot hold blocks.
+func notRegular(path string, k unix.Kind) error {
+	return base.Errorf("open", path, base.ErrInvalid, "a model needs a regular file, this is a %s", k)
 }
 
 // locked is the error for a file that somebody else has.

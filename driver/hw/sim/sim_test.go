@@ -147,6 +147,11 @@ func TestPathIsKept(t *testing.T) {
 	if _, err := sim.Open(cfg); !errors.Is(err, base.ErrMismatch) {
 		t.Errorf("file smaller than the namespace: %v", err)
 	}
+	folder := cfg
+	folder.Path = t.TempDir()
+	if _, err := sim.Open(folder); !errors.Is(err, base.ErrInvalid) || !strings.Contains(err.Error(), "a model needs a regular file") {
+		t.Errorf("a directory: %v", err)
+	}
 	cfg.Namespaces[0].Blocks = 0 // the file says it
 	cfg.Namespaces[0].ReadOnly = true
 	for range 2 {
