@@ -11,6 +11,7 @@ import (
 	"github.com/ugds-store/ugds/gpu"
 	"github.com/ugds-store/ugds/gpu/xfer"
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/unix"
 	"github.com/ugds-store/ugds/tools/gputool"
 )
 
@@ -165,6 +166,13 @@ func explainTarget(ctx context.Context, target string, gpus []*probedGPU, set xf
 			return nil, forbidden(err, target)
 		}
 		defer f.Close()
+		n, err := f.Size()
+		if err == nil {
+			err = emptyDisk(pt.Rest, n)
+		}
+		if err != nil {
+			return nil, err
+		}
 		row.Reasons, end = f.Reasons(), xfer.File(f)
 	} else {
 		d, err := probe.Open(ctx, target, probe.Options{File: file.Options{ReadOnly: true, Owner: "ugdsctl"}})
@@ -192,6 +200,15 @@ func explainTarget(ctx context.Context, target string, gpus []*probedGPU, set xf
 		}
 	}
 	return row, nil
+}
+
+// emptyDisk refuses a block device of no bytes, as of an empty card reader: its node is
+// there, and nothing goes between it and a GPU.
+func emptyDisk(path string, size int64) error {
+	if st, err := unix.StatPath(path); err != nil || st.Kind != unix.KindBlock || size > 0 {
+		return err
+	}
+	return base.WithHint(base.Errorf("open", path, base.ErrInvalid, "%w 0 bytes", file.ErrTooSmall), "name another device")
 }
 
 // ofStore makes w that of a value of a store on a device: of whole blocks that may go

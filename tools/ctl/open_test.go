@@ -2,6 +2,7 @@ package ctl
 
 import (
 	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -33,6 +34,33 @@ func TestForbidden(t *testing.T) {
 		inUse := errors.Is(got, base.ErrInUse) && strings.Contains(got.Error(), "unmount or release it")
 		if !inUse && !strings.Contains(got.Error(), "be root or in the group") {
 			t.Errorf("%s: %v", path, got)
+		}
+	}
+}
+
+// TestEmptyDisk: a block device of no bytes is not explained as if it had some.
+func TestEmptyDisk(t *testing.T) {
+	plain := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(plain, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(emptyDisk(plain, 0), emptyDisk("/dev/null", 0)); err != nil {
+		t.Errorf("no block device: %v", err)
+	}
+	disks, err := filepath.Glob("/sys/class/block/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, disk := range disks {
+		path := "/dev/" + filepath.Base(disk)
+		if _, err := filepath.EvalSymlinks(path); err != nil {
+			continue // a container has not all of them
+		}
+		if err := emptyDisk(path, 0); ExitCode(err) != ExitUsage || !strings.Contains(err.Error(), "it has only 0 bytes") {
+			t.Errorf("%s of no bytes: %v", path, err)
+		}
+		if err := emptyDisk(path, 1); err != nil {
+			t.Errorf("%s: %v", path, err)
 		}
 	}
 }
