@@ -66,7 +66,7 @@ type Device struct {
 
 // Open opens the controller at a PCI address such as "0000:01:00.0", which is bound
 // to vfio-pci. It can not reach memory until Start. ErrNotFound and ErrInvalid for
-// the address and its binding, ErrLocked when another process has it,
+// the address and its binding, ErrLocked when a process has it,
 // ErrGroupNotViable when other drivers have devices of its IOMMU group,
 // ErrNotSupported without an IOMMU.
 func Open(address string) (*Device, error) { return open(linux, address) }
