@@ -73,8 +73,9 @@ func (d *device) pass(ctx context.Context, threads []*thread, n int) (spent, wal
 }
 
 // thread is one caller: a window of batches, which it waits for in the order in
-// which it submitted them. By a model's clock, where looking costs no time, it
-// notices each when it ends.
+// which it submitted them. By a model's clock, where looking costs no time, it takes
+// them as they end; what ended while it waited for room in Submit it notices then,
+// the oldest first.
 type thread struct {
 	d        *device
 	c        *DeviceCase
@@ -150,26 +151,40 @@ func (t *thread) run(ctx context.Context, n int) error {
 		left--
 	}
 	for k := range t.slots {
-		if s := &t.slots[k]; s.busy {
+		s := &t.slots[k]
+		if t.anyOrder {
+			s = t.ended()
+		}
+		if s != nil && s.busy {
 			err = errors.Join(err, t.end(s))
 		}
 	}
 	return err
 }
 
-// ended gives the next batch that ends, all being under way. The wait only looks.
+// ended gives the oldest batch that has ended, or nil if none is under way. While
+// none has, it looks. If it gave any other, some would be passed over again and
+// again, and noticed when nothing else is left.
 func (t *thread) ended() *slot {
 	at := time.Now()
 	defer func() { t.wait += time.Since(at) }()
 	for {
+		var busy, oldest *slot
 		for k := range t.slots {
-			if s := &t.slots[k]; s.b.Ended() {
-				return s
+			s := &t.slots[k]
+			if !s.busy {
+				continue
+			}
+			busy = s
+			if s.b.Ended() && (oldest == nil || s.began < oldest.began) {
+				oldest = s
 			}
 		}
-		if s := &t.slots[0]; s.b.Wait(expired) == nil {
-			s.waited = true
-			return s
+		if oldest != nil || busy == nil {
+			return oldest
+		}
+		if busy.b.Wait(expired) == nil {
+			busy.waited = true
 		}
 	}
 }

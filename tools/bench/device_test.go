@@ -49,6 +49,7 @@ func TestDeviceModelTime(t *testing.T) {
 			{Op: OpRead, Size: 4096, Threads: 1, Depth: 8, Batch: 1, Completion: Polling, Bytes: 16 * base.MiB, Seed: 3},
 			{Op: OpRead, Size: 4096, Threads: 4, Depth: 1, Batch: 1, Completion: Polling, Bytes: 16 * base.MiB},
 			{Op: OpRead, Size: base.MiB, Threads: 1, Depth: 16, Batch: 1, Completion: Polling, Bytes: 128 * base.MiB},
+			{Op: OpRead, Size: 4096, Threads: 1, Depth: 512, Batch: 1, Completion: Polling, Bytes: base.MiB},
 		}})
 		near("p50 of one", rows[0].P50, page, 0.02)
 		near("p99.9 of one", rows[0].P999, page, 0.02)
@@ -60,8 +61,28 @@ func TestDeviceModelTime(t *testing.T) {
 		if got := rows[1].PerSecond; got > 8/page*1.001 || got < 7/page {
 			t.Errorf("8 at a time: %g a second, at most %g are possible", got, 8/page)
 		}
+		if last := &rows[4]; last.P90 > 2*last.P50 { // a quarter of them are the last ones, which end in any order
+			t.Errorf("the last ones were noticed late: p50 %g, p90 %g", last.P50, last.P90)
+		}
 		if rows[0].Clock != "model" || !rows[0].Compared || rows[0].Commands != 1 {
 			t.Errorf("%+v", rows[0])
+		}
+	}
+}
+
+// TestDeviceRoom: a queue that takes one command at a time makes callers wait in
+// Submit, where they notice no end. Each call then takes as long as the others that
+// are in flight with it, none until the end of the run, at every depth.
+func TestDeviceRoom(t *testing.T) {
+	const page = 60e-6 + 4096/6e9
+	c := DeviceCase{Op: OpRead, Size: 4096, Threads: 1, Depth: 32, Batch: 1, Completion: Polling, Bytes: 4 * base.MiB}
+	deep := c
+	deep.Depth = 64
+	for _, row := range deviceRows(t, DevicePlan{Target: "sim:size=64MiB,service=fixed,clock=virtual,mqes=2,queues=1", Cases: []DeviceCase{c, deep}}) {
+		for what, got := range map[string]float64{"p50": row.P50, "p90": row.P90, "max": row.Max} {
+			if want := float64(row.Depth) * page; got < want*0.95 || got > want*1.05 {
+				t.Errorf("depth %d: %s %g, want %g", row.Depth, what, got, want)
+			}
 		}
 	}
 }
