@@ -118,6 +118,10 @@ type Stats struct {
 	Commands      int64 `json:"commands"`        // issued after cutting and merging
 	InFlight      int64 `json:"in_flight"`       // requests now
 	InFlightBytes int64 `json:"in_flight_bytes"` // payload now
+
+	// RoomWait is for how long calls of Submit have waited for room, summed, by the
+	// clock of the device: that of the wall, or a model's own.
+	RoomWait time.Duration `json:"room_wait_ns"`
 }
 
 // Device is block storage with one owner. All methods are safe for concurrent

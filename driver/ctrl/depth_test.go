@@ -124,3 +124,23 @@ func TestB14NoLargePieces(t *testing.T) {
 		}
 	}
 }
+
+// TestRoomWait: by the clock of the model, Submit of a batch takes as long as it waits
+// for room in a queue of one command; one that finds room at once waits for none.
+func TestRoomWait(t *testing.T) {
+	cfg := sim.Default(16 * base.MiB)
+	cfg.CAP.MQES, cfg.Service = 1, sim.ServiceFixed
+	s := model(t, cfg)
+	d := opened(t, s, ctrl.Options{Watch: -1, Queues: 1})
+	run(t, d, reads(t, d, 1, 4096))
+	if n := d.Stats().RoomWait; n != 0 {
+		t.Errorf("one read has waited %v", n)
+	}
+	b := reads(t, d, 8, 4096)
+	from := s.Now()
+	submit(t, d, b)
+	if n, took := d.Stats().RoomWait, s.Now()-from; n != took || n == 0 {
+		t.Errorf("waited %v of %v", n, took)
+	}
+	wait(t, b)
+}

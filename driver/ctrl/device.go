@@ -101,7 +101,7 @@ func Open(ctx context.Context, dev hw.Device, opts Options) (*Device, error) {
 	d.quirk.Flags |= opts.Quirk.Flags
 	d.quirk.DelayMs = max(d.quirk.DelayMs, opts.Quirk.DelayMs)
 	d.share([]*queue{})
-	d.small.Store(-int64(smallMemory))
+	d.small.Store(-int64(SmallMemory))
 	d.state.Store(uint32(driver.StateResetting)) // not ready: nothing isolates it
 	err := d.bringUp(ctx)
 	if err == nil && d.broken.Load() { // behind its last look
@@ -203,6 +203,7 @@ func (d *Device) Stats() driver.Stats {
 		DiscardBytes: c.bytes[driver.OpDiscard].Load(), ZeroBytes: c.bytes[driver.OpWriteZeroes].Load(),
 		Errors: c.errors.Load(), Commands: c.commands.Load(), InFlight: d.inFlight.Load(),
 		InFlightBytes: min(d.window.Load(), driver.MaxBytesInFlight), // what is taken in advance counts for an instant
+		RoomWait:      time.Duration(c.room.Load()),
 	}
 }
 

@@ -102,9 +102,11 @@ const (
 	// smallBatch up to how many of them a batch does.
 	smallRequest = 64 * base.KiB
 	smallBatch   = 4
-	// smallMemory is for how long a small request counts after its submission.
-	smallMemory = 10 * time.Millisecond
 )
+
+// SmallMemory is for how long a small request counts after its submission, by the
+// clock of the device.
+const SmallMemory = 10 * time.Millisecond
 
 // maxQuirkDelay bounds Options.Quirk.DelayMs, in milliseconds.
 const maxQuirkDelay = 60_000

@@ -67,6 +67,7 @@ type counters struct {
 	errors   atomic.Int64
 	inRow    atomic.Int64 // requests that failed in a row
 	commands atomic.Int64
+	room     atomic.Int64 // waits for room, ns
 }
 
 // tally collects what a burst of completions means for counters that others share,

@@ -93,7 +93,7 @@ func (u *burst) look() {
 }
 
 // large tells whether large requests leave room for small ones.
-func (u *burst) large() bool { return u.now-time.Duration(u.d.small.Load()) < smallMemory }
+func (u *burst) large() bool { return u.now-time.Duration(u.d.small.Load()) < SmallMemory }
 
 // start checks one entry and issues its commands. left is how many entries there
 // are from this one on.
@@ -272,6 +272,7 @@ func (u *burst) wait(e *driver.Request) error {
 	if u.place == nil {
 		u.place = u.g.line.join()
 	}
+	from := u.d.hw.Now()
 	if u.g.asleep() && u.d.deep.asleep() { // or room comes from queues that are polled
 		select {
 		case <-u.place.wake:
@@ -283,6 +284,7 @@ func (u *burst) wait(e *driver.Request) error {
 		u.d.pollOnce()
 	}
 	u.look()
+	u.d.count.room.Add(int64(u.now - from))
 	return nil
 }
 

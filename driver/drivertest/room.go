@@ -37,6 +37,9 @@ func testSubmitTimesOut(t *testing.T, h Harness) {
 	if took := time.Since(start); took > 10*time.Second {
 		t.Errorf("submit took %v", took)
 	}
+	if d.Stats().RoomWait <= 0 {
+		t.Error("the wait for room is not counted")
+	}
 	if b.Ended() {
 		t.Error("the batch ended although completions are held back")
 	}

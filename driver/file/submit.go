@@ -3,6 +3,7 @@ package file
 import (
 	"context"
 	"math"
+	"time"
 
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/internal/base"
@@ -181,7 +182,7 @@ func (d *Device) waitRoom(ctx context.Context, b *driver.Batch, r *driver.Reques
 	d.waiting++
 	d.mu.Unlock()
 	d.eng.kick()
-	err := ctx.Err()
+	from, err := d.now(), ctx.Err()
 	if err == nil {
 		select {
 		case d.gate <- struct{}{}:
@@ -195,6 +196,7 @@ func (d *Device) waitRoom(ctx context.Context, b *driver.Batch, r *driver.Reques
 	}
 	d.mu.Lock()
 	d.waiting--
+	d.stats.RoomWait += time.Duration(d.now() - from)
 	if err != nil {
 		return base.Errorf(r.Op.String(), d.h.info.Target, base.ErrTimeout, "no room in the queue: %w", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/internal/base"
@@ -294,12 +295,17 @@ func (d *Disk) submitOne(ctx context.Context, c *command) {
 			d.lab.mu.Unlock()
 			return
 		}
-		room := d.room
+		room, from := d.room, time.Now()
 		d.lab.mu.Unlock()
+		late := false
 		select {
 		case <-room:
 		case <-c.batch.CancelC():
 		case <-ctx.Done():
+			late = true
+		}
+		d.count(func(s *driver.Stats) { s.RoomWait += time.Since(from) })
+		if late {
 			d.count(func(s *driver.Stats) { s.Errors++ })
 			c.end(0, base.Errorf(c.req.Op.String(), d.info.Target, base.ErrTimeout, "no room in the queue: %w", ctx.Err()))
 			return

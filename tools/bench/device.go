@@ -143,6 +143,7 @@ func RunDevice(ctx context.Context, p DevicePlan) (r *DeviceReport, err error) {
 				}
 			}
 		}
+		d.settle()
 		row, err := d.measure(ctx, c)
 		if err != nil {
 			return nil, err
@@ -267,6 +268,18 @@ func (d *device) openModel(ctx context.Context, p *DevicePlan, c *DeviceCase, pa
 	return nil
 }
 
+// settle lets time of the device pass until a controller has forgotten the small
+// requests of the case before, so that no case depends on which it follows.
+func (d *device) settle() {
+	if !d.virtual {
+		time.Sleep(ctrl.SmallMemory)
+		return
+	}
+	for end := d.now() + ctrl.SmallMemory; d.now() < end; {
+		d.model.Pause(end)
+	}
+}
+
 func (d *device) shut(ctx context.Context) error {
 	if d.procs > 0 {
 		runtime.GOMAXPROCS(d.procs)
@@ -286,10 +299,16 @@ func (d *device) shut(ctx context.Context) error {
 // clock says by which clock latencies are told.
 func (d *device) clock() string {
 	if d.virtual {
-		return "model"
+		return modelClock
 	}
-	return "wall"
+	return wallClock
 }
+
+// The clocks of DeviceRow.Clock.
+const (
+	modelClock = "model"
+	wallClock  = "wall"
+)
 
 // stamp is what the first bytes of a block at off hold.
 func stamp(seed uint64, off int64) uint64 { return (uint64(off) + 1) * (seed*2 + 0x9e3779b97f4a7c15) }

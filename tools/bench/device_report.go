@@ -48,8 +48,9 @@ type DeviceRow struct {
 	Max       float64  `json:"max_seconds"`
 	CPU       *float64 `json:"cpu_seconds_per_request"` // of this process, the model included; null if unknown, or too short to tell
 	Commands  float64  `json:"commands_per_request"`
-	Submit    float64  `json:"submit_share"` // of the threads' wall time, in submitting
-	Wait      float64  `json:"wait_share"`   // and in waiting
+	Submit    float64  `json:"submit_share"` // of the threads' wall time, in submitting: what Room is not, if Clock is the wall's
+	Room      float64  `json:"room_share"`   // of their time by Clock, in waiting for room for what they submit
+	Wait      float64  `json:"wait_share"`   // of their wall time, in waiting for ends
 	Compared  bool     `json:"compared"`     // what the last requests moved was compared
 }
 
@@ -82,7 +83,7 @@ func unwritten(path string, size int64) int64 {
 
 // clocks says what the times of a report are.
 func (r *DeviceReport) clocks() string {
-	if len(r.Rows) > 0 && r.Rows[0].Clock == "model" {
+	if len(r.Rows) > 0 && r.Rows[0].Clock == modelClock {
 		return "Times are those of the MODEL'S VIRTUAL CLOCK: what its service model says, in which this computer takes no time.\n" +
 			"CPU per request is real, and most of it the work of the model and of looking for each end."
 	}
@@ -158,12 +159,14 @@ const limitShare = 0.5
 
 // verdict says whether device or host is the limit.
 func (r *DeviceRow) verdict() string {
-	shares := fmt.Sprintf("%.0f %% of the callers' time in submitting, %.0f %% in waiting, %.0f %% in the rest",
-		100*r.Submit, 100*r.Wait, 100*max(1-r.Submit-r.Wait, 0))
+	shares := fmt.Sprintf("%.0f %% of the callers' time in submitting, %.0f %% in waiting for room, %.0f %% in waiting for ends, %.0f %% in the rest",
+		100*r.Submit, 100*r.Room, 100*r.Wait, 100*max(1-r.Submit-r.Room-r.Wait, 0))
 	switch {
-	case r.Clock == "model":
+	case r.Clock == modelClock:
 		return "the device: in the model's time the host takes none"
-	case r.Wait >= limitShare:
+	case r.Room >= limitShare:
+		return "the device (" + shares + "): its queues or the window of bytes in flight are full, and more requests do not help"
+	case r.Room+r.Wait >= limitShare:
 		return "the device (" + shares + "); more requests in flight help if it has room"
 	}
 	return "the host (" + shares + "); larger requests, larger batches or more callers help"

@@ -41,11 +41,13 @@ func (d *device) measure(ctx context.Context, c *DeviceCase) (row *DeviceRow, er
 	if err != nil {
 		return nil, err
 	}
+	after := d.Stats()
 	row = newDeviceRow(d, c, threads, spent, wall)
+	row.roomShare(after.RoomWait-before.RoomWait, spent)
 	if cpu1, ok := cpuSeconds(); ok && known && wall >= leastForCPU {
 		row.CPU = ptr((cpu1 - cpu0) / float64(row.Requests))
 	}
-	row.Commands = float64(d.Stats().Commands-before.Commands) / float64(row.Requests)
+	row.Commands = float64(after.Commands-before.Commands) / float64(row.Requests)
 	for _, t := range threads {
 		if err := t.verify(ctx); err != nil {
 			return nil, err
@@ -86,7 +88,7 @@ type thread struct {
 
 	lat    []time.Duration // of batches
 	bytes  int64           // that ended requests have moved
-	submit time.Duration   // wall time in Submit
+	submit time.Duration   // wall time in Submit, its waits for room included
 	wait   time.Duration   // and in Wait
 }
 
@@ -269,6 +271,15 @@ func newDeviceRow(d *device, c *DeviceCase, threads []*thread, spent, wall time.
 	all := wall * time.Duration(c.Threads)
 	r.Submit, r.Wait = submit.Seconds()/all.Seconds(), wait.Seconds()/all.Seconds()
 	return r
+}
+
+// roomShare tells the wait for room apart from the work of submitting, as far as both
+// are told by the same clock.
+func (r *DeviceRow) roomShare(waited, spent time.Duration) {
+	r.Room = waited.Seconds() / (spent.Seconds() * float64(r.Threads))
+	if r.Clock == wallClock {
+		r.Submit = max(r.Submit-r.Room, 0)
+	}
 }
 
 // oneLine is how a case is called.
