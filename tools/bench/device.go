@@ -53,14 +53,23 @@ type DeviceCase struct {
 	Depth      int    `json:"depth"`      // requests in flight of each thread
 	Batch      int    `json:"batch"`      // requests in one call; each thread has Depth / Batch calls in flight
 	Completion string `json:"completion"` // of controllers; "" for what the kernel drives
-	Bytes      int64  `json:"bytes"`      // to move at least
+	Bytes      int64  `json:"bytes"`      // to move at least, as was asked for; DeviceRow.Bytes were moved
 	Seed       uint64 `json:"seed"`
 }
+
+// fillDepth is how often the requests of a thread fill its depth at least.
+const fillDepth = 4
+
+// each is how many requests of each thread move Bytes.
+func (c *DeviceCase) each() int64 { return c.Bytes / c.Size / int64(c.Threads) }
+
+// deep tells whether filling the depth moves more than Bytes.
+func (c *DeviceCase) deep() bool { return c.each() < fillDepth*int64(c.Depth) }
 
 // requests is how many each thread makes: whole batches, and enough to fill the
 // depth several times.
 func (c *DeviceCase) requests() int {
-	n := max(c.Bytes/c.Size/int64(c.Threads), 4*int64(c.Depth), 1)
+	n := max(c.each(), fillDepth*int64(c.Depth), 1)
 	return int(base.AlignUp(min(n, maxRequests), int64(c.Batch)))
 }
 

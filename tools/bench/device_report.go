@@ -104,8 +104,8 @@ func (r *DeviceReport) WriteTable(w io.Writer, explain bool) error {
 		m.CPUs, orNot(m.CPU), orNot(m.Load), r.Seconds, r.clocks()); err != nil {
 		return err
 	}
-	if i := slices.IndexFunc(r.Rows, func(row DeviceRow) bool { return strings.Contains(row.Engine, ctrl.NoInterrupts) }); i >= 0 {
-		if _, err := fmt.Fprintf(w, "It has too few interrupts for %q, and was: %s.\n\n", r.Rows[i].Completion, r.Rows[i].Engine); err != nil {
+	if notes := r.notes(); len(notes) > 0 {
+		if _, err := fmt.Fprintf(w, "%s\n\n", strings.Join(notes, "\n")); err != nil {
 			return err
 		}
 	}
@@ -113,7 +113,7 @@ func (r *DeviceReport) WriteTable(w io.Writer, explain bool) error {
 	fmt.Fprintln(t, "\tcompletion\tcallers\tdepth\tbatch\trequests/s\tMB/s\tp50\tp90\tp99\tp99.9\tmax\tCPU/request\t")
 	for i := range r.Rows {
 		row := &r.Rows[i]
-		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", row.oneLine(), orNot(row.Completion), row.Threads,
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", row.oneLine(), orNot(row.completion()), row.Threads,
 			row.Depth, row.Batch, number(&row.PerSecond), number(&row.MBPerS), span(&row.P50), span(&row.P90), span(&row.P99),
 			span(&row.P999), span(&row.Max), span(row.CPU))
 	}
@@ -121,6 +121,40 @@ func (r *DeviceReport) WriteTable(w io.Writer, explain bool) error {
 		return err
 	}
 	return r.explain(w)
+}
+
+// notes says which rows are not quite what was asked for.
+func (r *DeviceReport) notes() (out []string) {
+	deep := false
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		deep = deep || row.deep()
+		if !row.sleepless() {
+			continue
+		}
+		note := fmt.Sprintf("* The device has too few interrupts for %q: all is polled.", row.Completion)
+		if row.Engine != ctrl.NoInterrupts {
+			note = fmt.Sprintf("* The device has too few interrupts for %q: batches are polled.", row.Completion)
+		}
+		if !slices.Contains(out, note) {
+			out = append(out, note)
+		}
+	}
+	if deep {
+		out = append(out, fmt.Sprintf("More than --bytes was moved where that does not fill the depth of every caller %d times.", fillDepth))
+	}
+	return out
+}
+
+// sleepless tells whether queues that should have interrupts are polled.
+func (r *DeviceRow) sleepless() bool { return strings.Contains(r.Engine, ctrl.NoInterrupts) }
+
+// completion is what was asked for, marked if it was not to be had.
+func (r *DeviceRow) completion() string {
+	if r.sleepless() {
+		return r.Completion + "*"
+	}
+	return r.Completion
 }
 
 // explain says how the device is reached and what limits each case.
@@ -144,7 +178,7 @@ func (r *DeviceReport) explain(w io.Writer) error {
 	fmt.Fprintf(&b, "  the bytes go directly from and to memory that the device reaches\n\nwhat limits it\n")
 	for i := range r.Rows {
 		row := &r.Rows[i]
-		how := row.Completion
+		how := row.completion()
 		if how != "" {
 			how += ", "
 		}

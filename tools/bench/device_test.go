@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ugds-store/ugds/driver/ctrl"
 	"github.com/ugds-store/ugds/internal/base"
 )
 
@@ -122,7 +123,8 @@ func TestDeviceShapes(t *testing.T) {
 	}
 }
 
-// TestDeviceWithoutInterrupts: a report of interrupts that there were not says so.
+// TestDeviceWithoutInterrupts: a report of interrupts that there were not says so, and
+// marks the rows.
 func TestDeviceWithoutInterrupts(t *testing.T) {
 	c := []DeviceCase{{Op: OpRead, Size: 4096, Threads: 1, Depth: 1, Batch: 1, Completion: Interrupt, Bytes: 4096}}
 	for target, told := range map[string]bool{"sim:size=8MiB,vectors=1": true, "sim:size=8MiB": false} {
@@ -134,7 +136,7 @@ func TestDeviceWithoutInterrupts(t *testing.T) {
 		if err := r.WriteTable(&b, false); err != nil {
 			t.Fatal(err)
 		}
-		if strings.Contains(b.String(), "polled for want of interrupts") != told || !strings.Contains(b.String(), "n/a") {
+		if strings.Contains(b.String(), `too few interrupts for "interrupt": all is polled`) != told || strings.Contains(b.String(), " interrupt* ") != told || !strings.Contains(b.String(), "n/a") {
 			t.Errorf("%s: %s", target, b.String())
 		}
 	}
@@ -210,7 +212,7 @@ func TestDeviceWrong(t *testing.T) {
 
 // TestDeviceTable: the table names the clock, and the verdict follows the shares.
 func TestDeviceTable(t *testing.T) {
-	r := &DeviceReport{Transport: "sim", NUMANode: 1, Rows: []DeviceRow{{DeviceCase: DeviceCase{Op: OpRead, Size: 4096, Depth: 1}, Clock: "model"}}}
+	r := &DeviceReport{Transport: "sim", NUMANode: 1, Rows: []DeviceRow{{DeviceCase: DeviceCase{Op: OpRead, Size: 4096, Threads: 1, Depth: 1, Bytes: 16384}, Clock: "model"}}}
 	text := func(explain bool) string {
 		var b strings.Builder
 		if err := r.WriteTable(&b, explain); err != nil {
@@ -236,6 +238,14 @@ func TestDeviceTable(t *testing.T) {
 	r.Rows[0].Room = 0
 	r.Rows[0].Wait, r.Rows[0].Submit, r.Link.Width, r.Link.MaxWidth = 0.2, 0.6, "2", "4"
 	if s := text(true); !strings.Contains(s, "the host (60 %") || !strings.Contains(s, "could do more") {
+		t.Error(s)
+	}
+	r.Rows[0].Completion, r.Rows[0].Engine = Hybrid, "hybrid, batches "+ctrl.NoInterrupts
+	if s := text(true); !strings.Contains(s, "batches are polled") || !strings.Contains(s, "hybrid*, callers") || strings.Contains(s, "--bytes") {
+		t.Error(s)
+	}
+	r.Rows[0].Depth = 32
+	if s := text(false); !strings.Contains(s, "More than --bytes") {
 		t.Error(s)
 	}
 	if data, err := json.Marshal(r); err != nil || !strings.Contains(string(data), `"p999_seconds"`) {
