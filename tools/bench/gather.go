@@ -12,6 +12,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/ugds-store/ugds/alloc"
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/driver/file"
 	"github.com/ugds-store/ugds/driver/probe"
@@ -108,6 +109,26 @@ func (p *GatherPlan) check() error {
 	return nil
 }
 
+// room refuses more values than a model of its own has room for, before the first is
+// put. A store that is named tells by itself that it is full.
+func (p *GatherPlan) room(sp alloc.Stats) error {
+	if p.Model == "" {
+		return nil
+	}
+	have := sp.FreeSlab / base.AlignUp(p.Size, base.StoreBlock) // of values that are cut, at most
+	for _, c := range sp.Classes[:len(sp.Classes)-1] {
+		if c.SlotBytes >= p.Size {
+			have = sp.FreeSlab / sp.SlabBytes * int64(c.PerSlab)
+			break
+		}
+	}
+	if n := p.Bytes / p.Size; n > have {
+		return base.WithHint(base.Errorf("bench", p.Model, base.ErrNoSpace, "%d values of %s, and there is room for %d", n, base.FormatBytes(p.Size), have),
+			"--bytes asks for fewer, size= makes the model larger")
+	}
+	return nil
+}
+
 // Gather measures both ways, verified and not, and compares every byte.
 func Gather(ctx context.Context, p GatherPlan) (r *GatherReport, err error) {
 	if err := p.check(); err != nil {
@@ -136,6 +157,9 @@ func Gather(ctx context.Context, p GatherPlan) (r *GatherReport, err error) {
 	}()
 	r = &GatherReport{Version: Version, Began: time.Now().UTC(), Machine: describeMachine(p.Place.Dir), Engine: s.count().engine,
 		Objects: c.Objects, Size: p.Size, Ranges: p.Ranges, Rounds: p.Rounds, Rows: []GatherRow{}}
+	if err := p.room(s.s.Stats().Space); err != nil {
+		return nil, err
+	}
 	if err := errors.Join(pass(ctx, s, d, OpPut, d.order(), nil), s.settle(ctx)); err != nil {
 		return nil, err
 	}

@@ -69,6 +69,16 @@ func TestGatherRefuses(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+	// 61 slabs of 1 MiB are left for values, each of 85 slots of 12 KiB.
+	full := good
+	full.Place.Dir, full.Size, full.Bytes = t.TempDir(), 10000, (61*85+1)*10000
+	if _, err := Gather(t.Context(), full); !errors.Is(err, base.ErrNoSpace) || !strings.Contains(err.Error(), "room for 5185") || !strings.Contains(err.Error(), "--bytes") {
+		t.Errorf("too many values: %v", err)
+	}
+	full.Place.Dir, full.Bytes = t.TempDir(), full.Bytes-full.Size
+	if _, err := Gather(t.Context(), full); err != nil {
+		t.Errorf("as many as there is room for: %v", err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	good.Progress = func(int, int) { cancel() }
 	if _, err := Gather(ctx, good); !errors.Is(err, context.Canceled) {
