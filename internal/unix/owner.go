@@ -46,24 +46,69 @@ func Inherit(f *FD, path string) error {
 // one's group, its owner if this process may, and its permissions. Without a regular file
 // at path, or when this process may not, f stays as it is. Errors are Errnos.
 func KeepOwner(f *FD, path string) error {
+	old, err := ownerOf(path)
+	if err != nil {
+		return err
+	}
+	return old.Give(f)
+}
+
+// Owner is whose a file is to be, and with which permissions. Nil is nobody: a file
+// stays as it was made.
+type Owner struct {
+	uid, gid int
+	mode     uint32
+	modeToo  bool // else the permissions stay as they were made
+}
+
+// OwnerFor gives the owner for a new file at path: that of the regular file which is
+// there now, with its permissions; else, for root, that of the directory; else nobody.
+// Errors are Errnos.
+func OwnerFor(path string) (*Owner, error) {
+	old, err := ownerOf(path)
+	if err != nil || old != nil || unix.Geteuid() != 0 {
+		return old, err
+	}
+	var up unix.Stat_t
+	switch err := unix.Stat(filepath.Dir(path), &up); {
+	case err == unix.ENOENT:
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	return &Owner{uid: int(up.Uid), gid: int(up.Gid)}, nil
+}
+
+// ownerOf is the owner of the regular file at path, nobody if there is none.
+func ownerOf(path string) (*Owner, error) {
 	var old unix.Stat_t
 	switch err := unix.Lstat(path, &old); {
 	case err == unix.ENOENT, err == nil && old.Mode&unix.S_IFMT != unix.S_IFREG:
-		return nil
+		return nil, nil
 	case err != nil:
-		return err
+		return nil, err
 	}
-	err := unix.Fchown(f.Int(), int(old.Uid), int(old.Gid))
+	return &Owner{int(old.Uid), int(old.Gid), old.Mode & 0o777, true}, nil
+}
+
+// Give gives the file behind f, which this process has just made, the group and the
+// permissions, and the owner if this process may. It goes by the descriptor: what stands
+// at its path by then does not matter. Errors are Errnos.
+func (o *Owner) Give(f *FD) error {
+	if o == nil {
+		return nil
+	}
+	err := unix.Fchown(f.Int(), o.uid, o.gid)
 	if err == unix.EPERM {
-		err = unix.Fchown(f.Int(), -1, int(old.Gid))
+		err = unix.Fchown(f.Int(), -1, o.gid)
 	}
 	if err == unix.EPERM {
 		return nil // its permissions would be those of another group
 	}
-	if err != nil {
+	if err != nil || !o.modeToo {
 		return err
 	}
-	return unix.Fchmod(f.Int(), old.Mode&0o777)
+	return unix.Fchmod(f.Int(), o.mode)
 }
 
 // Whose tells whose path is, for a process that may not open it: in words, and the

@@ -60,4 +60,14 @@ func TestOwners(t *testing.T) {
 	f = made(in("other"))
 	must(unix.KeepOwner(f, in("none")), unix.KeepOwner(f, in("link")))
 	is(in("other"), 0, 0, 0o600)
+
+	for name, want := range map[string][3]int{in("new"): {nobody, group, 0o640}, in("gone"): {nobody, group, 0o600}, in("link"): {nobody, group, 0o600},
+		filepath.Join(top, "none", "x"): {0, 0, 0o600}} {
+		owner, err := unix.OwnerFor(name)
+		must(err)
+		is(in("other"), 0, 0, 0o600)
+		must(owner.Give(f))
+		is(in("other"), uint32(want[0]), uint32(want[1]), os.FileMode(want[2]))
+		must(os.Chown(in("other"), 0, 0), os.Chmod(in("other"), 0o600))
+	}
 }

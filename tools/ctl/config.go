@@ -15,6 +15,7 @@ import (
 
 	"github.com/ugds-store/ugds/driver/probe"
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/unix"
 	"github.com/ugds-store/ugds/meta"
 	"github.com/ugds-store/ugds/store"
 )
@@ -166,14 +167,14 @@ func distance(a, b string) int {
 	return prev[len(b)]
 }
 
-// write puts c into DIR/store.toml, whole or not at all.
-func (c *config) write(dir string) error {
+// write puts c into DIR/store.toml, which is to be the owner's, whole or not at all.
+func (c *config) write(dir string, owner *unix.Owner) error {
 	var b bytes.Buffer
 	b.WriteString("# The parts of this store. Relative paths start at this directory.\n")
 	if err := toml.NewEncoder(&b).Encode(c); err != nil {
 		return base.Wrap("write", ConfigName, err)
 	}
-	return writeFile(filepath.Join(dir, ConfigName), true, func(f io.Writer) error {
+	return writeFileOf(owner, filepath.Join(dir, ConfigName), true, func(f io.Writer) error {
 		_, err := f.Write(b.Bytes())
 		return err
 	})

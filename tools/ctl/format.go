@@ -447,6 +447,12 @@ func holds(text string, lost *bool) string {
 // writing nothing is touched. store.toml comes last: without it the directory is
 // no store, and format can be run again.
 func (e *Env) doFormat(ctx context.Context, t *Target, o FormatOptions, doc *formatDoc) (err error) {
+	var owner *unix.Owner // of store.toml, which is away soon
+	if t.Dir != "" {
+		if owner, err = unix.OwnerFor(filepath.Join(t.Dir, ConfigName)); err != nil {
+			return base.Wrap("format", t.Dir, err)
+		}
+	}
 	if err := e.clearAway(ctx, t, doc); err != nil {
 		return err
 	}
@@ -488,7 +494,7 @@ func (e *Env) doFormat(ctx context.Context, t *Target, o FormatOptions, doc *for
 	if err != nil || t.Dir == "" {
 		return err
 	}
-	return newConfig(t, targets, doc.Meta, o.Sparse).write(t.Dir)
+	return newConfig(t, targets, doc.Meta, o.Sparse).write(t.Dir, owner)
 }
 
 // clearAway takes the devices that exist away from what uses them now, which

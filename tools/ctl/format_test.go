@@ -5,9 +5,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/testenv"
 )
 
 // TestFormatNames: what store.toml could not give back is refused before
@@ -32,6 +34,36 @@ func TestFormatNames(t *testing.T) {
 	if err := Ls(t.Context(), l.Env, &Target{Dir: dir}, LsOptions{}); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestFormatKeepsOwner: root's format leaves the owner, the group and the permissions of
+// store.toml, and gives a new one to the owner of the directory.
+func TestFormatKeepsOwner(t *testing.T) {
+	testenv.NeedRoot(t)
+	const nobody, group = 65534, 65533
+	l := newLab(t)
+	name := filepath.Join(l.target.Dir, ConfigName)
+	must := func(errs ...error) {
+		t.Helper()
+		for _, err := range errs {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	is := func(uid, gid uint32, mode os.FileMode) {
+		t.Helper()
+		must(Format(t.Context(), l.Env, l.target, FormatOptions{Yes: true}))
+		st, err := os.Lstat(name)
+		must(err)
+		if sys := st.Sys().(*syscall.Stat_t); sys.Uid != uid || sys.Gid != gid || mode != 0 && st.Mode().Perm() != mode {
+			t.Errorf("it is of %d:%d, mode %o", sys.Uid, sys.Gid, st.Mode().Perm())
+		}
+	}
+	must(os.Chown(name, nobody, group), os.Chmod(name, 0o640))
+	is(nobody, group, 0o640)
+	must(os.Remove(name), os.Chown(l.target.Dir, group, nobody))
+	is(group, nobody, 0)
 }
 
 // TestFormatBadPlaces: places where nothing can be made are refused before a device is

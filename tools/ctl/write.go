@@ -23,7 +23,12 @@ type outFile struct {
 // there. With force it replaces an existing one, whose permissions it keeps. Where
 // the file system can do it, the file has no name before it is whole, so that a
 // kill leaves nothing; elsewhere it leaves .NAME.NUMBER.tmp.
-func writeFile(name string, force bool, fill func(w io.Writer) error) (err error) {
+func writeFile(name string, force bool, fill func(w io.Writer) error) error {
+	return writeFileOf(nil, name, force, fill)
+}
+
+// writeFileOf is writeFile for a file that is to be the owner's, whatever is there.
+func writeFileOf(owner *unix.Owner, name string, force bool, fill func(w io.Writer) error) (err error) {
 	f, err := newOutFile(name)
 	if err != nil {
 		return base.Wrap("create", name, pathCause(err))
@@ -41,6 +46,8 @@ func writeFile(name string, force bool, fill func(w io.Writer) error) (err error
 			return base.Wrap("write", name, pathCause(err))
 		}
 	}
+	// A file system without owners leaves it as it is.
+	_ = owner.Give(unix.NewFD(int(f.Fd()), name)) // the descriptor stays f's
 	if err := fill(f); err != nil {
 		return err
 	}
