@@ -68,6 +68,9 @@ func demo(ctx context.Context, e *Env, t *Target, o DemoOptions) (err error) {
 	if err := demoDevices(t); err != nil {
 		return err
 	}
+	if err := t.heedsGPUSet("demo"); err != nil {
+		return err
+	}
 	if _, err := e.gpuSettings(&Target{GPUSet: t.GPUSet}); err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package ctl
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,7 +55,7 @@ type replayDoc struct {
 // each block of a request is read if it is there and put if it is not. An
 // interrupt ends it between two requests, with what was counted so far.
 func Replay(ctx context.Context, e *Env, t *Target, o ReplayOptions) error {
-	if err := o.check(); err != nil {
+	if err := cmp.Or(o.check(), t.heedsGPUSet("replay")); err != nil {
 		return e.fail("replay", err)
 	}
 	in, total, err := openTrace(e, o.Trace)

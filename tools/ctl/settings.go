@@ -43,6 +43,14 @@ func (e *Env) gpuSettings(t *Target) (xfer.Settings, error) {
 	return xfer.LoadSettings(layers...)
 }
 
+// heedsGPUSet refuses settings of transfers to and from a GPU when there is none.
+func (t *Target) heedsGPUSet(verb string) error {
+	if len(t.GPUSet) > 0 && t.GPU == "" {
+		return usage(verb, "--gpu-set %s does not go without --gpu", t.GPUSet[0])
+	}
+	return nil
+}
+
 func fixedLayer(name string, set map[string]string) xfer.Layer {
 	return xfer.Layer{Name: name, Get: func(setting string) (string, bool) { v, ok := set[setting]; return v, ok }}
 }
