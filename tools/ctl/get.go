@@ -115,21 +115,22 @@ func copyRange(ctx context.Context, w io.Writer, r *store.Reader, off, n int64, 
 	return nil
 }
 
-// mayWrite refuses an existing file before the store is opened.
+// mayWrite refuses a directory, and an existing file that is to stay, before the store
+// is opened.
 func mayWrite(o GetOptions) error {
-	if o.File == Std || o.Force {
+	if o.File == Std {
 		return nil
 	}
 	st, err := os.Stat(o.File)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case err == nil && st.IsDir():
+		return usage("get", "%s is a directory", o.File)
+	case o.Force, errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
 		return base.Wrap("get", o.File, pathCause(err))
 	case st.Mode().IsRegular():
 		return fileExists(o.File)
-	case st.IsDir():
-		return usage("get", "%s is a directory", o.File)
 	}
 	return nil
 }
