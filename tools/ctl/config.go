@@ -99,6 +99,7 @@ func parseConfig(name string, data []byte) (*config, error) {
 // configFields are the fields and what each of them holds.
 var configFields = []struct{ name, holds string }{
 	{"version", "a number"}, {"devices", "a list of strings"}, {"meta", "a string"}, {"discard", "true or false"},
+	{"gpu", "a table"},
 }
 
 // configFault names the fields that do not exist, with the nearest that does, or

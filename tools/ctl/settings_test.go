@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -50,6 +51,24 @@ func TestGPUSettings(t *testing.T) {
 		config(text)
 		if _, err := (&Env{}).gpuSettings(&Target{Dir: dir}); !errors.Is(err, base.ErrInvalid) || !strings.Contains(err.Error(), what) {
 			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// TestConfigFields: the messages about store.toml know each of its fields, and what it
+// holds.
+func TestConfigFields(t *testing.T) {
+	_, err := parseConfig("store.toml", []byte("foobar = 1\n"))
+	if err == nil {
+		t.Fatal("an unknown field was taken")
+	}
+	for f := range reflect.TypeFor[config]().Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("toml"), ",")
+		if !strings.Contains(err.Error(), name) {
+			t.Errorf("no %s in: %v", name, err)
+		}
+		if _, err := parseConfig("store.toml", []byte(name+" = 1.5\n")); !strings.Contains(err.Error(), name+" must be ") {
+			t.Errorf("of another type: %v", err)
 		}
 	}
 }
