@@ -263,7 +263,10 @@ func (fs *fenceFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 			return nil, err
 		}
 	}
-	f, err := fs.FS.Open(name, opts...)
+	f, err := openRegular(fs.FS, name, opts...)
+	if errors.Is(err, errNotRegular) {
+		err = base.Errorf("open", name, base.ErrCorrupt, "%w", err)
+	}
 	return fs.wrap(f, name, false, err)
 }
 

@@ -79,10 +79,13 @@ func decodeIdentity(b []byte) (id Identity, why string) {
 func ReadIdentity(o Options) (Identity, error) {
 	o = o.withDefaults()
 	path := o.path(identityName)
-	f, err := o.FS.Open(path)
+	f, err := openRegular(o.FS, path)
 	if errors.Is(err, iofs.ErrNotExist) {
 		err = base.Errorf("read identity", path, base.ErrNotFound, "no store is there: %w", err)
 		return Identity{}, base.WithHint(err, "check the name; if a store was there, bring the whole directory back from a copy; format begins an empty store")
+	}
+	if errors.Is(err, errNotRegular) {
+		return Identity{}, base.WithHint(base.Errorf("read identity", path, base.ErrCorrupt, "%w", err), "%s", damagedHint)
 	}
 	if err != nil {
 		return Identity{}, denied(o.Dir, base.Wrap("read identity", path, err))
@@ -142,6 +145,22 @@ func writeFile(fs vfs.FS, path string, b []byte, replaces string) error {
 		err = f.Sync()
 	}
 	return errors.Join(err, f.Close())
+}
+
+// errNotRegular is what openRegular says of a FIFO, a directory and the like.
+var errNotRegular = errors.New("it is not a regular file")
+
+// openRegular is fs.Open, which would wait for the other end of a FIFO, for regular
+// files alone.
+func openRegular(fs vfs.FS, path string, opts ...vfs.OpenOption) (vfs.File, error) {
+	st, err := fs.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, errNotRegular
+	}
+	return fs.Open(path, opts...)
 }
 
 func syncDir(fs vfs.FS, dir string) error {

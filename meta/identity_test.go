@@ -3,9 +3,13 @@ package meta
 import (
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/ugds-store/ugds/internal/base"
@@ -158,6 +162,36 @@ func TestLostLock(t *testing.T) {
 		t.Error(err)
 	}
 	closeDB(t, openDB(t, Options{Dir: "/m", FS: fs, ReadOnly: true}))
+}
+
+// TestFIFOs: none of the files that an open reads is waited for when it is a FIFO.
+func TestFIFOs(t *testing.T) {
+	for _, name := range []string{"LOCK", "IDENTITY", "db/MANIFEST-*", "db/OPTIONS-*", "db/*.log"} {
+		for _, readOnly := range []bool{false, true} {
+			o := Options{Dir: filepath.Join(t.TempDir(), "m")}
+			closeDB(t, newDB(t, o))
+			found, err := filepath.Glob(filepath.Join(o.Dir, name))
+			if err != nil || len(found) == 0 {
+				t.Fatal(name, err)
+			}
+			for _, path := range found {
+				if err := errors.Join(os.Remove(path), syscall.Mkfifo(path, 0o600)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			o.ReadOnly = readOnly
+			done := make(chan error, 1)
+			go func() { _, err := Open(o); done <- err }()
+			select {
+			case err = <-done:
+			case <-time.After(20 * time.Second):
+				t.Fatalf("%s: the open waits", name)
+			}
+			if !errors.Is(err, base.ErrCorrupt) || !strings.Contains(err.Error(), "not a regular file") {
+				t.Errorf("%s, read-only %v: %v", name, readOnly, err)
+			}
+		}
+	}
 }
 
 // TestUnfinished: only what no store ever used is taken for an interrupted Create.

@@ -51,8 +51,12 @@ var ErrLockLost = errors.New("the file is missing")
 // nothing: Create makes the file.
 func takeLock(o Options, shared bool) (*dirLock, error) {
 	path := o.path(lockName)
-	f, err := o.FS.Open(path)
+	f, err := openRegular(o.FS, path)
 	if err != nil {
+		if errors.Is(err, errNotRegular) {
+			err = base.Errorf("lock", path, base.ErrCorrupt, "%w", err)
+			return nil, base.WithHint(err, "nothing is lost: remove it, and the next open for writing makes it again")
+		}
 		if errors.Is(err, iofs.ErrNotExist) {
 			err = base.Errorf("lock", path, base.ErrCorrupt, "%w: %w", ErrLockLost, err)
 			return nil, base.WithHint(err, "`ugdsctl fsck --repair --yes` makes it again, and so does each open for writing")

@@ -2,6 +2,7 @@ package meta
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
@@ -87,7 +88,10 @@ func (c *logChain) check(fs vfs.FS, path string) error {
 	if !ok || mutant.On(mutant.ApplyBeforeFlush) { // whose unsynced writes break the rule above
 		return nil
 	}
-	f, err := fs.Open(path, vfs.SequentialReadsOption)
+	f, err := openRegular(fs, path, vfs.SequentialReadsOption)
+	if errors.Is(err, errNotRegular) {
+		return base.Errorf("check log", path, base.ErrCorrupt, "%w", err)
+	}
 	if err != nil {
 		return err
 	}

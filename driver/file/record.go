@@ -122,8 +122,8 @@ func readRecord(path string, st unix.Stat) (*record, bool) {
 		}
 	}
 	if text == "" {
-		b, _ := os.ReadFile(sideFile(path, st))
-		text = string(b[:min(len(b), 1024)])
+		b, _ := unix.ReadRegular(sideFile(path, st), 1024)
+		text = string(b)
 	}
 	r, ok := decodeRecord(text)
 	return &r, ok

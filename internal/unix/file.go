@@ -1,6 +1,7 @@
 package unix
 
 import (
+	"fmt"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -145,6 +146,40 @@ func Fsync(f *FD) error {
 // Pread reads into b at offset off; it may read less than asked.
 func Pread(f *FD, b []byte, off int64) (int, error) {
 	return retryInt(func() (int, error) { return unix.Pread(f.Int(), b, off) })
+}
+
+// ReadRegular reads the whole regular file path, of at most limit bytes (EFBIG). Other
+// kinds are refused: an open of a FIFO would wait for its other end, a device may have
+// no end. Other errors are Errnos.
+func ReadRegular(path string, limit int64) ([]byte, error) {
+	f, err := Open(path, ReadOnly|NonBlock, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	st, err := FStat(f)
+	if err != nil {
+		return nil, err
+	}
+	if st.Kind != KindRegular {
+		return nil, fmt.Errorf("it is a %s, not a regular file", st.Kind)
+	}
+	b := make([]byte, min(max(st.Size, 0), limit)+1) // one more, to see its end
+	for n := 0; ; {
+		m, err := Pread(f, b[n:], int64(n))
+		if err != nil {
+			return nil, err
+		}
+		n += m
+		switch {
+		case m == 0:
+			return b[:n], nil
+		case int64(n) > limit:
+			return nil, unix.EFBIG
+		case n == len(b): // it grew
+			b = append(b, make([]byte, limit+1-int64(n))...)
+		}
+	}
 }
 
 // Pwrite writes b at offset off; it may write less than asked.

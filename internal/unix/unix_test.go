@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -90,6 +91,32 @@ func TestStat(t *testing.T) {
 	}
 	if _, err := unix.StatPath(f.Path() + "x"); err != unix.ENOENT {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestReadRegular: it ends for a FIFO too, which nobody writes to.
+func TestReadRegular(t *testing.T) {
+	dir := t.TempDir()
+	file, fifo := filepath.Join(dir, "file"), filepath.Join(dir, "fifo")
+	if err := os.WriteFile(file, []byte("hello"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := unix.ReadRegular(file, 5); string(b) != "hello" || err != nil {
+		t.Errorf("%q, %v", b, err)
+	}
+	if _, err := unix.ReadRegular(file, 4); err != syscall.EFBIG {
+		t.Errorf("too large: %v", err)
+	}
+	if b, err := unix.ReadRegular("/proc/self/comm", 100); len(b) == 0 || err != nil { // has no size
+		t.Errorf("%q, %v", b, err)
+	}
+	for path, want := range map[string]string{fifo: "it is a FIFO", dir: "it is a directory", "/dev/zero": "it is a character device"} {
+		if _, err := unix.ReadRegular(path, 100); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", path, err)
+		}
 	}
 }
 

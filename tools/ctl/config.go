@@ -23,6 +23,9 @@ import (
 // ConfigName is the file in a store's directory that names its parts.
 const ConfigName = "store.toml"
 
+// configLimit is how many bytes it may have: far more than devices can be in it.
+const configLimit = 8 << 20
+
 // configVersion is the version of its fields.
 const configVersion = 1
 
@@ -40,7 +43,7 @@ type config struct {
 // readConfig reads and checks DIR/store.toml; every fault is named at once.
 func readConfig(dir string) (*config, error) {
 	name := filepath.Join(dir, ConfigName)
-	data, err := os.ReadFile(name)
+	data, err := unix.ReadRegular(name, configLimit)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, noConfig(dir)
 	}

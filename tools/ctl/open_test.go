@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/ugds-store/ugds/internal/base"
 )
@@ -62,5 +63,23 @@ func TestEmptyDisk(t *testing.T) {
 		if err := emptyDisk(path, 1); err != nil {
 			t.Errorf("%s: %v", path, err)
 		}
+	}
+}
+
+// TestConfigFIFO: a FIFO in the place of store.toml, which nobody writes to, is not waited for.
+func TestConfigFIFO(t *testing.T) {
+	dir := t.TempDir()
+	if err := syscall.Mkfifo(filepath.Join(dir, ConfigName), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { _, err := readConfig(dir); done <- err }()
+	select {
+	case err := <-done:
+		if err == nil || !strings.Contains(err.Error(), "it is a FIFO") {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("it waits")
 	}
 }
