@@ -153,11 +153,7 @@ var errNotRegular = errors.New("it is not a regular file")
 // openRegular is fs.Open, which would wait for the other end of a FIFO, for regular
 // files alone.
 func openRegular(fs vfs.FS, path string, opts ...vfs.OpenOption) (vfs.File, error) {
-	st, err := fs.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !st.Mode().IsRegular() {
+	if st, err := fs.Stat(path); err == nil && !st.Mode().IsRegular() {
 		return nil, errNotRegular
 	}
 	return fs.Open(path, opts...)
