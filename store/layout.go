@@ -100,24 +100,46 @@ func planLayout(devs []driver.Device, forcedSlab int64) (*Layout, error) {
 			"slab size %d: a power of two from %s to %s", f,
 			base.FormatBytes(MinForcedSlab), base.FormatBytes(MaxSlabBytes))
 	}
-	var pool int64
+	var spans []DeviceSpan
 	for _, d := range devs {
 		in := d.Info()
-		if in.Capacity < MinDeviceBytes {
-			return nil, base.Errorf("format", in.Target, ErrInvalid, "%s is too small, a device has at least %s",
-				base.FormatBytes(in.Capacity), base.FormatBytes(MinDeviceBytes))
-		}
 		if in.BlockSize > base.StoreBlock || base.StoreBlock%in.MemAlign != 0 {
 			return nil, base.Errorf("format", in.Target, ErrNotSupported,
 				"logical blocks of %d bytes, memory alignment %d", in.BlockSize, in.MemAlign)
 		}
-		pool += in.Capacity
+		spans = append(spans, DeviceSpan{in.Target, in.Capacity})
+	}
+	return divideAll(spans, forcedSlab)
+}
+
+// DeviceSpan is a device that Format shall divide: its name in errors, and its bytes.
+type DeviceSpan struct {
+	Target   string
+	Capacity int64
+}
+
+// CheckSpans tells, without the devices, whether Format could divide such ones into slabs
+// of slabBytes, 0 for the size that it chooses: ErrInvalid, in the words of Format, if
+// not. Safe for concurrent use.
+func CheckSpans(spans []DeviceSpan, slabBytes int64) error {
+	_, err := divideAll(spans, slabBytes)
+	return err
+}
+
+func divideAll(spans []DeviceSpan, forcedSlab int64) (*Layout, error) {
+	var pool int64
+	for _, d := range spans {
+		if d.Capacity < MinDeviceBytes {
+			return nil, base.Errorf("format", d.Target, ErrInvalid, "%s is too small, a device has at least %s",
+				base.FormatBytes(d.Capacity), base.FormatBytes(MinDeviceBytes))
+		}
+		pool += d.Capacity
 	}
 	slab := int64(alloc.SlabBlocksFor(pool, forcedSlab)) * base.StoreBlock
 	l := &Layout{Version: superVersion, SlabBytes: slab}
-	for _, d := range devs {
-		dl := divide(d.Info().Capacity, slab)
-		dl.Target = d.Info().Target
+	for _, d := range spans {
+		dl := divide(d.Capacity, slab)
+		dl.Target = d.Target
 		if dl.Slabs == 0 {
 			return nil, base.Errorf("format", dl.Target, ErrInvalid, "no room for one slab of %s", base.FormatBytes(slab))
 		}

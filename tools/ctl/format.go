@@ -131,12 +131,17 @@ func planFormat(ctx context.Context, e *Env, t *Target, o FormatOptions) (doc *f
 	if err := checkPlaces(t, targets, doc.Meta); err != nil {
 		return nil, err
 	}
+	var spans []store.DeviceSpan
 	for _, target := range targets {
 		p, err := e.planDevice(ctx, t, target, o)
 		if err != nil {
 			return nil, err
 		}
 		doc.Devices = append(doc.Devices, p)
+		spans = append(spans, store.DeviceSpan{Target: target, Capacity: p.Bytes})
+	}
+	if err := store.CheckSpans(spans, o.Slab); err != nil { // as --yes would
+		return nil, err
 	}
 	if doc.Holds, err = metaHolds(doc.Meta); err != nil {
 		return nil, err
@@ -180,7 +185,14 @@ func (e *Env) planDevice(ctx context.Context, t *Target, target string, o Format
 	if o.Size == 0 || o.Size == p.Bytes {
 		return p, nil
 	}
-	if !isPath || !st.Mode().IsRegular() || len(t.Devices) > 0 {
+	regular := isPath && st.Mode().IsRegular()
+	switch {
+	case regular && len(t.Devices) == 0:
+	case p.Bytes < store.MinDeviceBytes:
+		return p, nil // which is refused, whatever --size says
+	case regular && st.Size() != p.Bytes:
+		return p, usage("format", "%s has %d bytes already, of which %d can be used; leave out --size %s", target, st.Size(), p.Bytes, FlagBytes(o.Size))
+	default:
 		return p, usage("format", "%s has %d bytes already; leave out --size %s", target, p.Bytes, FlagBytes(o.Size))
 	}
 	p.Action, p.Bytes, p.path = actReplace, o.Size, path
