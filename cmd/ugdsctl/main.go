@@ -155,6 +155,7 @@ found, 4 exists already, 5 the store is in use. fsck has its own.`,
 		completionCmd(env), manCmd(env),
 		benchCmd(env, t), benchCaseCmd(env), benchScaleCmd(env), replayCmd(env, t),
 	)
+	once(root)
 	return root
 }
 
