@@ -64,20 +64,31 @@ func (io *blockIO) readSupers(ctx context.Context) (quorum, error) {
 		if i == 2 {
 			capacity = capacityFrom(copies[:2], in.Capacity)
 		}
-		b, err := io.read(ctx, superOff(i, capacity), base.StoreBlock)
+		off := superOff(i, capacity)
+		if off < 0 || off+base.StoreBlock > in.Capacity { // the device was cut off before it
+			copies[i] = make([]byte, base.StoreBlock)
+			continue
+		}
+		b, err := io.read(ctx, off, base.StoreBlock)
 		if err != nil {
 			return quorum{}, base.Wrap("read superblock of", in.Target, err)
 		}
 		copies[i] = append([]byte(nil), b...)
 	}
 	q, err := judge(in.Target, copies)
+	if isCorrupt(err) && in.Capacity < MinDeviceBytes {
+		return q, base.WithHint(base.Errorf("open", in.Target, ErrCorrupt,
+			"the device has %d bytes, one of a store at least %d", in.Capacity, int64(MinDeviceBytes)),
+			"it was cut off or is another device: bring it back from a copy, or name the right one; "+emptyHint)
+	}
 	if err != nil {
 		return q, err
 	}
-	if q.super.Layout.Capacity > in.Capacity {
+	if made := q.super.Layout.Capacity; made > in.Capacity {
 		return q, base.WithHint(base.Errorf("open", in.Target, ErrCorrupt,
-			"the device has %d bytes, the store was made on %d", in.Capacity, q.super.Layout.Capacity),
-			"it was truncated or is another device: bring it back from a copy, or name the right one")
+			"the device has %d bytes, the store was made on %d", in.Capacity, made),
+			"it was cut off or is another device: name the right one, or bring it back from a copy; if it is a file without a copy, "+
+				"`truncate -s %d FILE` makes what lies below the cut readable again, and `ugdsctl fsck --verify-data --repair --yes` then removes the other values", made)
 	}
 	q.super.Layout.Target = in.Target
 	return q, nil

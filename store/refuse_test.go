@@ -513,3 +513,42 @@ func TestLostLock(t *testing.T) {
 		t.Errorf("repair: %+v, %+v", r.Findings, r.Rewritten)
 	}
 }
+
+// TestCutOff: a file that was cut off anywhere is a damaged device and no wrong argument;
+// the size that the message names brings back what lies below the cut.
+func TestCutOff(t *testing.T) {
+	b := files.filled(t)
+	whole, err := os.ReadFile(b.path(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for size, want := range map[int64]string{
+		4096: "at least 67108864", 5120: "at least 67108864", 64 << 10: "at least 67108864",
+		68 << 10: "truncate -s 67108864 ", 132 << 10: "truncate -s 67108864 ", 40 << 20: "truncate -s 67108864 ",
+	} {
+		if err := os.WriteFile(b.path(0), whole[:size], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		b.refused(t, fmt.Sprint(size), store.ErrCorrupt)
+		if err := b.tryOpen(true); errors.Is(err, store.ErrOutOfRange) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%d bytes: %v", size, err)
+		}
+		if r := b.check(t); r.Faults() != 1 || r.Findings[0].Hint == "" {
+			t.Errorf("%d bytes: %+v", size, r.Findings)
+		}
+		if err := os.Truncate(b.path(0), int64(len(whole))); err != nil {
+			t.Fatal(err)
+		}
+		if size != 40<<20 {
+			continue
+		}
+		if err := b.tryOpen(false); err != nil {
+			t.Fatal(err)
+		}
+		b.readAllBack(t, "brought back")
+		b.close()
+		if whole, err = os.ReadFile(b.path(0)); err != nil { // of a later epoch now
+			t.Fatal(err)
+		}
+	}
+}

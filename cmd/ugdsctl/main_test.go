@@ -96,6 +96,15 @@ func TestScripts(t *testing.T) {
 					t.Fatal(err)
 				}
 				return ""
+			case "cut": // sets the size of a file: FILE SIZE
+				n, err := base.ParseBytes(args[1])
+				if err == nil {
+					err = os.Truncate(args[0], n)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				return ""
 			case "rm":
 				if err := os.RemoveAll(args[0]); err != nil {
 					t.Fatal(err)

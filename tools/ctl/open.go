@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 	"time"
 
 	"github.com/ugds-store/ugds/driver"
@@ -65,7 +66,21 @@ func (e *Env) openDevices(ctx context.Context, t *Target, p parts, readOnly bool
 			OnWait: func(why string) { fmt.Fprintf(e.Stderr, "ugdsctl: waiting for %s: %s\n", target, why) },
 		}}
 	})
+	if len(t.Devices) == 0 {
+		err = cutOff(err)
+	}
 	return devs, forbidden(err, p.devices...)
+}
+
+// cutOff gives err the class of a damage if a device is too small that store.toml names,
+// and no argument.
+func cutOff(err error) error {
+	var at *base.Error
+	if !errors.Is(err, file.ErrTooSmall) || !errors.As(err, &at) {
+		return err
+	}
+	_, size, _ := strings.Cut(at.Err.Error(), file.ErrTooSmall.Error())
+	return base.WithHint(base.Errorf(at.Op, at.Object, base.ErrCorrupt, "%w%s", file.ErrTooSmall, size), "%s", at.Hint)
 }
 
 // forbidden says what helps when this process may not open one of the targets, which are
