@@ -205,7 +205,7 @@ func (r *Report) supers(ctx context.Context, devs []driver.Device) error {
 		}
 		q, err := io.readSupers(ctx)
 		if err == nil {
-			err = r.label(ctx, io, q.super)
+			err = r.label(ctx, io, q)
 		}
 		io.close()
 		target := d.Info().Target
@@ -217,32 +217,36 @@ func (r *Report) supers(ctx context.Context, devs []driver.Device) error {
 		}
 		for i, err := range q.faults {
 			if err != nil {
-				r.mend("superblock", target, "superblock copy "+strconv.Itoa(i), fmt.Sprintf("copy %d: %v", i, err))
+				r.mend("superblock", target, "superblock copy "+strconv.Itoa(i), fmt.Sprintf("copy %d: %v", i, err), q.whole)
 			}
 		}
 	}
 	return nil
 }
 
-// mend reports damage that Repair writes over.
-func (r *Report) mend(area, target, what, text string) {
-	r.Findings = append(r.Findings, Finding{Severity: SevWarning, Area: area, Target: target, Text: text, Mends: what})
+// mend reports damage that Repair writes over, if it can.
+func (r *Report) mend(area, target, what, text string, can bool) {
+	hint := ""
+	if can {
+		hint = "no value is lost by that: `ugdsctl fsck --repair --yes` writes it anew"
+	}
+	r.Findings = append(r.Findings, Finding{Severity: SevWarning, Area: area, Target: target, Text: text, Hint: hint, Mends: what})
 }
 
 // lockName is what a Finding and Rewritten call the lock file of the metadata.
 const lockName = "lock file"
 
 // label looks at what tells other programs that the device is not blank.
-func (r *Report) label(ctx context.Context, io *blockIO, s *superblock) error {
+func (r *Report) label(ctx context.Context, io *blockIO, q quorum) error {
 	b, err := io.read(ctx, labelOff, base.StoreBlock)
 	if err != nil {
 		return err
 	}
 	want := make([]byte, base.StoreBlock)
-	encodeLabel(want, s.Layout.Capacity)
+	encodeLabel(want, q.super.Layout.Capacity)
 	if !bytes.Equal(b, want) {
 		r.mend("label", io.dev.Info().Target, labelName,
-			"block 0 is not what the format wrote: other programs may take the device for blank or for their own")
+			"block 0 is not what the format wrote: other programs may take the device for blank or for their own", q.whole)
 	}
 	return nil
 }

@@ -228,6 +228,11 @@ func TestRepairTellsWhatItWrites(t *testing.T) {
 			if r.Clean() || r.Faults() > 0 || len(r.Findings) != len(c.want) || len(r.Rewritten) > 0 {
 				t.Errorf("check: %+v", r)
 			}
+			for _, f := range r.Findings {
+				if !strings.Contains(f.Hint, "--repair --yes") {
+					t.Errorf("it does not say what helps: %+v", f)
+				}
+			}
 			var got []string
 			for _, w := range b.repair(t, store.CheckOptions{}).Rewritten {
 				if w.Target != "file:"+b.path(0) {
