@@ -82,9 +82,10 @@ func trimCmd(e *ctl.Env, t *ctl.Target) *cobra.Command {
 		Long: `trim tells the devices that every free slab holds nothing, those included that
 were free before. Block devices must support discard; files give space back to
 their file system if the store was formatted with --sparse.`,
-		Example: `  ugdsctl trim --store DIR`,
-		Args:    args(0, 0, "none"),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return ctl.Trim(cmd.Context(), e, t) },
+		Example: `  ugdsctl format --store thin --size 64MiB --sparse --yes
+  ugdsctl trim --store thin`,
+		Args: args(0, 0, "none"),
+		RunE: func(cmd *cobra.Command, _ []string) error { return ctl.Trim(cmd.Context(), e, t) },
 	}
 	storeFlags(cmd, t)
 	return cmd

@@ -137,7 +137,7 @@ func sandbox(t *testing.T) string {
 	dir := t.TempDir()
 	store := filepath.Join(dir, "DIR")
 	for _, args := range [][]string{
-		{"format", "--size", "64MiB", "--sparse", "--yes"},
+		{"format", "--size", "64MiB", "--yes"}, // as most examples make one
 		{"put", "greeting", "-"}, {"put", "farewell", "-"}, {"put", "--hex", "00ff", "-"}, {"put", "--hex", "00fe", "-"},
 	} {
 		if _, errs, code := call(t, "hello, world", append(args, "--store", store)...); code != 0 {
