@@ -280,7 +280,7 @@ func TestTableFlips(t *testing.T) {
 		for _, name := range img.find(match) {
 			flips(t, o, img, name, !match("x.sst"), func(at int, gen uint64, err error) {
 				switch {
-				case errors.Is(err, base.ErrCorrupt):
+				case errors.Is(err, base.ErrCorrupt) && errors.Is(err, ErrOptionsDamaged) == match("OPTIONS-1"):
 					counts["refused"]++
 				case err == nil && gen == scriptCommits:
 					counts["harmless"]++
@@ -293,6 +293,51 @@ func TestTableFlips(t *testing.T) {
 		if kind == "tables" && counts["refused"] == 0 {
 			t.Error("no flip in a table was refused")
 		}
+	}
+}
+
+// TestDamagedOptions: Pebble's settings hold nothing that is needed. An open says so and
+// changes nothing; DropOptions removes the file if it is damaged, and only then.
+func TestDamagedOptions(t *testing.T) {
+	o := scriptOptions(nil)
+	good := scriptImage(t, o, true)
+	names := good.find(isOptions)
+	name := names[len(names)-1]
+	for what, text := range map[string]string{
+		"no value": "[Options]\nXXXX\n", "another order of keys": "[Options]\n  comparer=other\n",
+		"another place of the logs": "[Options]\n  wal_dir=/elsewhere\n",
+	} {
+		img := maps.Clone(good)
+		img[name] = []byte(text)
+		if _, err := verdictOf(t, o, img, true); !errors.Is(err, ErrOptionsDamaged) || !errors.Is(err, base.ErrCorrupt) ||
+			!strings.Contains(err.Error(), name) || strings.Contains(err.Error(), damagedHint) {
+			t.Errorf("%s: %v", what, err)
+		}
+		fs := img.fs(t)
+		w := o
+		w.FS = fs
+		w.ReadOnly = true
+		if err := DropOptions(w); !errors.Is(err, base.ErrReadOnly) {
+			t.Errorf("%s: %v", what, err)
+		}
+		w.ReadOnly = false
+		if err := DropOptions(w); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if gen, err := verdictOf(t, o, takeImage(t, fs, "/d"), true); gen != scriptCommits || err != nil {
+			t.Errorf("%s, removed: generation %d, %v", what, gen, err)
+		}
+	}
+	w := o
+	w.FS = good.fs(t)
+	d := openDB(t, w)
+	if err := DropOptions(w); !errors.Is(err, base.ErrLocked) {
+		t.Errorf("in use: %v", err)
+	}
+	closeDB(t, d)
+	before := takeImage(t, w.FS, "/d")
+	if err := DropOptions(w); err != nil || takeImage(t, w.FS, "/d").digest() != before.digest() {
+		t.Errorf("a good one: %v", err)
 	}
 }
 

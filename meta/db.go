@@ -197,6 +197,9 @@ func (d *DB) openPebble(create bool) error {
 		return openError(d.o, cause)
 	}
 	if r.err != nil {
+		if err := optionsError(d.o, r.err); err != nil {
+			return err
+		}
 		return openError(d.o, r.err)
 	}
 	d.p = r.p

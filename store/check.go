@@ -188,8 +188,10 @@ func (r *Report) marks() {
 func (r *Report) fault(err error, area, target string) (*Report, error) {
 	if IsRefusal(err) || errors.Is(err, ErrNotFound) || errors.Is(err, ErrNotSupported) {
 		r.add(SevError, area, target, err)
-		if errors.Is(err, meta.ErrLockLost) {
-			r.Findings[len(r.Findings)-1].Mends = lockName
+		for _, m := range mendable {
+			if errors.Is(err, m.cause) {
+				r.Findings[len(r.Findings)-1].Mends = m.what
+			}
 		}
 		return r, nil
 	}
@@ -232,9 +234,6 @@ func (r *Report) mend(area, target, what, text string, can bool) {
 	}
 	r.Findings = append(r.Findings, Finding{Severity: SevWarning, Area: area, Target: target, Text: text, Hint: hint, Mends: what})
 }
-
-// lockName is what a Finding and Rewritten call the lock file of the metadata.
-const lockName = "lock file"
 
 // label looks at what tells other programs that the device is not blank.
 func (r *Report) label(ctx context.Context, io *blockIO, q quorum) error {

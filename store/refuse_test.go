@@ -514,6 +514,33 @@ func TestLostLock(t *testing.T) {
 	}
 }
 
+// TestDamagedSettings: Pebble's settings hold nothing of the store either. No open removes
+// a damaged file of them, a repair does.
+func TestDamagedSettings(t *testing.T) {
+	b := files.filled(t)
+	names, err := filepath.Glob(filepath.Join(b.meta().Dir, "db", "OPTIONS-*"))
+	if err != nil || len(names) != 1 {
+		t.Fatal(names, err)
+	}
+	patch(t, names[0], 20, []byte("XXXXXXXX"))
+	b.refused(t, "settings", store.ErrCorrupt)
+	if r := b.check(t); len(r.Findings) != 1 || r.Findings[0].Mends != "Pebble's settings" {
+		t.Errorf("check: %+v", r.Findings)
+	}
+	r := b.repair(t, store.CheckOptions{})
+	if want := []store.Rewritten{{Target: b.meta().Dir, What: "Pebble's settings"}}; !r.Clean() || !slices.Equal(r.Rewritten, want) {
+		t.Errorf("repair: %+v, %+v", r.Findings, r.Rewritten)
+	}
+	if now, _ := filepath.Glob(filepath.Join(b.meta().Dir, "db", "OPTIONS-*")); len(now) != 1 || now[0] == names[0] {
+		t.Errorf("after the repair: %q", now)
+	}
+	if err := b.tryOpen(true); err != nil {
+		t.Fatal(err)
+	}
+	b.readAllBack(t, "after the repair")
+	b.close()
+}
+
 // TestCutOff: a file that was cut off anywhere is a damaged device and no wrong argument;
 // the size that the message names brings back what lies below the cut.
 func TestCutOff(t *testing.T) {

@@ -15,30 +15,35 @@ const repairBatch = 1024
 
 // Repair checks the store and removes every object that has a fault: it only
 // removes, and lists each key in Report.Removed. Damaged superblock copies and
-// labels, and a lost lock file, are written anew and listed in Report.Rewritten.
-// Faults of the identities or of the database itself are left; the report holds
-// them. What is right stays as it is.
+// labels, a lost lock file and damaged settings of Pebble are written anew and
+// listed in Report.Rewritten. Faults of the identities or of the database itself
+// are left; the report holds them. What is right stays as it is.
 func Repair(ctx context.Context, o Options, c CheckOptions) (*Report, error) {
 	o.fill()
 	r, err := Check(ctx, o, c)
 	if err != nil {
 		return nil, err
 	}
-	if r.needsLock() {
-		if err := meta.RestoreLock(o.Meta); err != nil {
+	var mended []Rewritten
+	for _, m := range mendable {
+		if !r.needs(m.what) {
+			continue
+		}
+		if err := m.mend(o.Meta); err != nil {
 			return r, err
 		}
 		if r, err = Check(ctx, o, c); err != nil {
 			return nil, err
 		}
-		r.Rewritten = append(r.Rewritten, Rewritten{o.Meta.Dir, lockName})
+		mended = append(mended, Rewritten{o.Meta.Dir, m.what})
 	}
+	r.Rewritten = append(r.Rewritten, mended...)
 	for _, f := range r.Findings {
 		if f.Severity == SevError && f.Key == nil {
 			return r, nil // what Open refuses is not for us to judge
 		}
 	}
-	if r.Clean() {
+	if r.Clean() && mended == nil {
 		return r, nil
 	}
 	if err := removeRecords(ctx, o.Meta, r.Doomed(), r, c.Removing); err != nil {
@@ -57,9 +62,21 @@ func Repair(ctx context.Context, o Options, c CheckOptions) (*Report, error) {
 	return r, r.rewritten(ctx, o.Devices)
 }
 
-// needsLock tells whether the lock file is missing, without which Check sees nothing.
-func (r *Report) needsLock() bool {
-	return slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Mends == lockName })
+// mendable are the files of the metadata that hold nothing of the store, and without
+// which, or with a damage in which, Check sees nothing; in the order in which it meets
+// them. The open that follows in Repair writes the second anew.
+var mendable = []struct {
+	what  string // as a Finding and Rewritten call it
+	cause error
+	mend  func(meta.Options) error
+}{
+	{"lock file", meta.ErrLockLost, meta.RestoreLock},
+	{"Pebble's settings", meta.ErrOptionsDamaged, meta.DropOptions},
+}
+
+// needs tells whether what must be mended before Check sees anything.
+func (r *Report) needs(what string) bool {
+	return slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Mends == what })
 }
 
 // Doomed are the objects that Repair removes: one finding for each, the first.
