@@ -340,6 +340,42 @@ func TestSmallDisk(t *testing.T) {
 	}
 }
 
+// TestLostLockReadOnlyDisk: where the lock file cannot be made again the hint is another
+// one, and helps.
+func TestLostLockReadOnlyDisk(t *testing.T) {
+	testenv.NeedRoot(t)
+	disk := t.TempDir()
+	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=16m"); err != nil {
+		testenv.Skip(t, "cannot mount a tmpfs: "+err.Error())
+	}
+	defer func() {
+		if err := syscall.Unmount(disk, 0); err != nil {
+			t.Error(err)
+		}
+	}()
+	o := Options{Dir: filepath.Join(disk, "m")}
+	closeDB(t, newDB(t, o))
+	if err := os.Remove(filepath.Join(o.Dir, lockName)); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount("", disk, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	o.ReadOnly = true
+	if _, err := Open(o); !errors.Is(err, ErrLockLost) || !strings.Contains(err.Error(), "copy the directory") {
+		t.Errorf("%v", err)
+	}
+	to := filepath.Join(t.TempDir(), "copy")
+	if err := os.CopyFS(to, os.DirFS(o.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(to, lockName), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o.Dir = to
+	closeDB(t, openDB(t, o))
+}
+
 // TestBallast lets an open fail for lack of space until the ballast is gone.
 func TestBallast(t *testing.T) {
 	fs := metatest.Wrap(nil)

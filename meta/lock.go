@@ -59,6 +59,11 @@ func takeLock(o Options, shared bool) (*dirLock, error) {
 		}
 		if errors.Is(err, iofs.ErrNotExist) {
 			err = base.Errorf("lock", path, base.ErrCorrupt, "%w: %w", ErrLockLost, err)
+			if unix.MayWrite(o.Dir) == syscall.EROFS {
+				// It cannot be done without: others may have mounted the same for writing.
+				return nil, base.WithHint(err, "nothing is lost, but this file system is read-only: copy the directory to another one, "+
+					"make an empty file LOCK in the copy, and name that with --meta")
+			}
 			return nil, base.WithHint(err, "`ugdsctl fsck --repair --yes` makes it again, and so does each open for writing")
 		}
 		return nil, denied(o.Dir, base.Wrap("open metadata", o.Dir, err))

@@ -55,7 +55,8 @@ type removedDoc struct {
 
 // Fsck checks a store that nobody has open. It changes nothing unless it is told
 // to repair, and then it only removes objects that are not what was put, and
-// writes damaged superblock copies and labels anew.
+// writes damaged superblock copies and labels, and what of the metadata holds nothing,
+// anew.
 func Fsck(ctx context.Context, e *Env, t *Target, o FsckOptions) error {
 	if o.Yes && !o.Repair {
 		return FsckArgs(usage("fsck", "--yes without --repair: a check alone changes nothing"))
