@@ -76,7 +76,7 @@ lint:
 
 ## bench: the promises on speed, each contestant in ten processes, and a page with plots
 bench: ugdsctl
-	bin/ugdsctl bench --suite gates --rounds 10 --html bench.html
+	bin/ugdsctl bench --suite gates --rounds 10 --html bench.html --force
 
 ## lab: the drivers on QEMU's controllers, a real kernel and a real IOMMU
 lab:

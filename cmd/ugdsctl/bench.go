@@ -93,6 +93,7 @@ Ratios are throughput divided by throughput. docs/performance.md explains them.`
 	f.IntVar(&o.Rounds, "rounds", ctl.BenchDefaultRounds, "`ROUNDS`, with a process of each contestant; from 10 on the best ones are compared")
 	f.Uint64Var(&o.Seed, "seed", 1, "make keys and values from seed `N`")
 	f.StringVar(&o.HTML, "html", "", "write a page with plots to `FILE`")
+	f.BoolVar(&o.Force, "force", false, "replace the file that --html names")
 	f.IntSliceVar(&o.Scale, "scale", nil, "measure opens, memory and lookups with these `NUMBERS` of objects instead")
 	f.BoolVar(&o.Keep, "keep", false, "leave the files for a look")
 	return cmd

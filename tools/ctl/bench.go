@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -36,6 +37,7 @@ type BenchOptions struct {
 	Rounds  int
 	Seed    uint64
 	HTML    string // write a page with plots there
+	Force   bool   // replace the file that HTML names
 	Keep    bool   // leave the files in Dir
 	Scale   []int  // measure opening and looking up with these numbers of objects instead
 
@@ -112,9 +114,6 @@ func runBench(ctx context.Context, e *Env, t *Target, o BenchOptions) (err error
 	case &benchDevices:
 		return benchDevice(ctx, e, t, &o)
 	}
-	if err := mayMake(o.HTML); err != nil {
-		return err
-	}
 	plan := bench.Plan{Rounds: o.Rounds, Seed: o.Seed}
 	if plan.Groups, err = benchGroups(&o); err != nil {
 		return err
@@ -123,6 +122,9 @@ func runBench(ctx context.Context, e *Env, t *Target, o BenchOptions) (err error
 		return usage("bench", "%s of values at a time; at most %s", base.FormatBytes(n), base.FormatBytes(bench.MaxBytes))
 	}
 	if plan.Place, err = benchPlace(ctx, t, &o, plan.Payload()); err != nil {
+		return err
+	}
+	if err := mayMake(ctx, &o); err != nil {
 		return err
 	}
 	dir, err := e.benchDir(&o, plan.Payload())
@@ -187,7 +189,7 @@ func execCase(run func(context.Context, []byte) ([]byte, error)) func(context.Co
 
 func showBench(ctx context.Context, e *Env, r *bench.Report, o *BenchOptions) error {
 	if o.HTML != "" {
-		err := e.output(ctx, o.HTML, true, func(w io.Writer) error { return r.WriteHTML(w) })
+		err := e.output(ctx, o.HTML, o.Force, func(w io.Writer) error { return r.WriteHTML(w) })
 		if err != nil {
 			return err
 		}
@@ -269,14 +271,33 @@ func benchGroups(o *BenchOptions) ([]bench.Group, error) {
 	return groups, nil
 }
 
-// mayMake refuses a page that could not be written when all is measured.
-func mayMake(page string) error {
-	st, err := os.Stat(page)
-	switch {
-	case page == "" || page == Std || err == nil && !st.IsDir() && !st.Mode().IsRegular():
+// mayMake refuses a page that could not be written when all is measured, or would replace
+// what is not to be replaced.
+func mayMake(ctx context.Context, o *BenchOptions) error {
+	page := o.HTML
+	if page == "" && o.Force {
+		return usage("bench", "--force is for the file that --html names")
+	}
+	if page == "" || page == Std {
 		return nil
-	case err == nil && st.IsDir():
+	}
+	st, err := os.Stat(page)
+	if err != nil {
+		st, err = os.Lstat(page) // a link to nothing is there, too
+	}
+	switch {
+	case err != nil:
+	case st.IsDir():
 		return usage("bench", "--html %s is a directory", page)
+	case st.Mode().Type() == fs.ModeDevice:
+		return usage("bench", "--html %s is a block device", page)
+	case !st.Mode().IsRegular() && st.Mode().Type() != fs.ModeSymlink:
+		return nil // a terminal, a pipe
+	case !o.Force:
+		return fileExists("bench", page)
+	}
+	if err := spareStores(ctx, "bench", page); err != nil {
+		return err
 	}
 	if err := unix.MayWrite(filepath.Dir(page)); err != nil {
 		return base.WithHint(base.Errorf("bench", page, base.ErrReadOnly, "nothing can be made in its directory: %w", err), "--html goes elsewhere")

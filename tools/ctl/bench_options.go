@@ -26,7 +26,7 @@ var (
 	benchDevices = benchMode{"--device without a store", []string{"device", "op", "size", "callers", "depth", "batch", "bytes",
 		"completion", "seed", "yes", "explain"}, benchMost{bench.MaxDeviceThreads, bench.MaxDeviceDepth, bench.MaxDeviceDepth}}
 	benchSuites = benchMode{name: "a suite (--op names operations instead)", flags: []string{"suite", "store", "meta", "device",
-		"dir", "keep", "raw", "yes", "bytes", "rounds", "seed", "html", "gpu"}}
+		"dir", "keep", "raw", "yes", "bytes", "rounds", "seed", "html", "force", "gpu"}}
 	benchSweeps = benchMode{"--op", append([]string{"op", "size", "callers", "depth", "batch", "durability", "plain", "against"},
 		benchSuites.flags[1:]...), benchMost{bench.MaxCallers, bench.MaxCallers * 64, bench.MaxDepth}}
 )

@@ -61,6 +61,9 @@ func get(ctx context.Context, e *Env, t *Target, o GetOptions) error {
 	if err := mayWrite(o); err != nil {
 		return err
 	}
+	if err := spareStores(ctx, "get", o.File); err != nil {
+		return err
+	}
 	doc := getDoc{header: head("get", nil), nameDoc: docName(t.namespace()), keyDoc: docKey(key), File: o.File}
 	err = e.withNamespace(ctx, "get", t, true, func(ns *store.Namespace) error {
 		if ns == nil {
@@ -130,13 +133,13 @@ func mayWrite(o GetOptions) error {
 	case err != nil:
 		return base.Wrap("get", o.File, pathCause(err))
 	case st.Mode().IsRegular():
-		return fileExists(o.File)
+		return fileExists("get", o.File)
 	}
 	return nil
 }
 
-func fileExists(name string) error {
-	return base.WithHint(base.Errorf("get", name, base.ErrExists, "the file exists"), "--force replaces it")
+func fileExists(verb, name string) error {
+	return base.WithHint(base.Errorf(verb, name, base.ErrExists, "the file exists"), "--force replaces it")
 }
 
 // output gives fill the file, standard output or the device named name. A

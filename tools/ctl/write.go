@@ -55,7 +55,7 @@ func writeFileOf(owner *unix.Owner, name string, force bool, fill func(w io.Writ
 		return base.Wrap("write", name, pathCause(err))
 	}
 	if err := f.place(force); errors.Is(err, fs.ErrExist) {
-		return fileExists(name)
+		return fileExists("create", name)
 	} else if err != nil {
 		return base.Wrap("put in place", name, pathCause(err))
 	}
