@@ -46,7 +46,7 @@ func Destroy(o Options) error {
 	switch {
 	case err == nil:
 		defer lock.release()
-	case !errors.Is(err, iofs.ErrNotExist):
+	case !errors.Is(err, iofs.ErrNotExist) && !errors.Is(err, errNotRegular): // nobody has such a lock
 		return err
 	}
 	for _, name := range ownNames {

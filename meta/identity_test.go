@@ -164,7 +164,8 @@ func TestLostLock(t *testing.T) {
 	closeDB(t, openDB(t, Options{Dir: "/m", FS: fs, ReadOnly: true}))
 }
 
-// TestFIFOs: none of the files that an open reads is waited for when it is a FIFO.
+// TestFIFOs: none of the files that an open reads is waited for when it is a FIFO, and
+// Destroy removes it like the others.
 func TestFIFOs(t *testing.T) {
 	for _, name := range []string{"LOCK", "IDENTITY", "db/MANIFEST-*", "db/OPTIONS-*", "db/*.log"} {
 		for _, readOnly := range []bool{false, true} {
@@ -189,6 +190,12 @@ func TestFIFOs(t *testing.T) {
 			}
 			if !errors.Is(err, base.ErrCorrupt) || !strings.Contains(err.Error(), "not a regular file") {
 				t.Errorf("%s, read-only %v: %v", name, readOnly, err)
+			}
+			if err := Destroy(Options{Dir: o.Dir}); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if left, err := os.ReadDir(o.Dir); len(left) > 0 || err != nil {
+				t.Errorf("%s: %v, %v", name, left, err)
 			}
 		}
 	}
