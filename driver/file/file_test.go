@@ -154,8 +154,13 @@ func shm(t *testing.T) string {
 // loopDevice makes a block device over a sparse file.
 func loopDevice(t *testing.T, size int64) string {
 	t.Helper()
-	p := create(t, t.TempDir(), size)
-	out, err := exec.Command("losetup", "-f", "--show", p).Output()
+	return attachLoop(t, create(t, t.TempDir(), size))
+}
+
+// attachLoop makes a block device over what path names.
+func attachLoop(t *testing.T, path string) string {
+	t.Helper()
+	out, err := exec.Command("losetup", "-f", "--show", path).Output()
 	if err != nil {
 		testenv.Skip(t, "losetup: "+err.Error())
 	}

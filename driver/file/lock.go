@@ -81,18 +81,39 @@ func giveUp(ctx context.Context, o *Options, v verdict, waited time.Duration) er
 	return nil
 }
 
-// InUse refuses a block device that Open would refuse for writing because it is
-// mounted or otherwise held. It opens nothing and knows nothing of locks.
+// InUse refuses a file or block device that Open would refuse for writing because it is
+// mounted, swap, behind a loop device or otherwise held. It changes nothing, and of locks
+// it knows only that of a store on the file behind a loop device.
 func InUse(path string) error {
 	st, err := unix.StatPath(path)
 	if err != nil {
 		return base.Wrap("open", path, err)
 	}
+	if st.Kind == unix.KindBlock {
+		if who := unix.BlockHolders(st.Rdev); len(who) > 0 {
+			return giveUp(context.Background(), &Options{Path: path}, verdict{inUse: true, why: who[0]}, 0)
+		}
+	}
+	return unclaimed(path, st)
+}
+
+// unclaimed refuses what is in use without a claim that the kernel would refuse Open for:
+// a loop device claims nothing of what is behind it, and neither does a store there.
+func unclaimed(path string, st unix.Stat) error {
+	if who := unix.LoopsOver(st); len(who) > 0 {
+		return giveUp(context.Background(), &Options{Path: path}, verdict{inUse: true, why: who[0]}, 0)
+	}
 	if st.Kind != unix.KindBlock {
 		return nil
 	}
-	if who := unix.BlockHolders(st.Rdev); len(who) > 0 {
-		return giveUp(context.Background(), &Options{Path: path}, verdict{inUse: true, why: who[0]}, 0)
+	behind := unix.BehindLoop(st.Rdev)
+	bst, err := unix.StatPath(behind)
+	if behind == "" || err != nil {
+		return nil
+	}
+	if rec, known := readRecord(behind, bst); known && rec.Alive() {
+		return giveUp(context.Background(), &Options{Path: path},
+			verdict{pid: rec.PID, why: rec.String() + " has " + behind + " open, which is behind it"}, 0)
 	}
 	return nil
 }

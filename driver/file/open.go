@@ -10,7 +10,7 @@ import (
 
 // Open opens and locks o.Path and makes it a device. The file keeps its size
 // while the device is open. Errors: ErrNotFound; ErrLocked when another owner
-// has it; ErrInUse for a block device that is mounted or otherwise held;
+// has it; ErrInUse for what is mounted, behind a loop device or otherwise held;
 // ErrInvalid for what cannot be a device; ErrReadOnly for a file that cannot be
 // written; ErrNotSupported when o.Engine was asked for and is refused. ctx
 // bounds only the wait for a dead owner's requests.
@@ -52,6 +52,11 @@ func tryOpen(o *Options) (*handle, error) {
 	}
 	if err := refuseKind(o.Path, st.Kind); err != nil {
 		return nil, err
+	}
+	if !o.ReadOnly {
+		if err := unclaimed(o.Path, st); err != nil {
+			return nil, err
+		}
 	}
 	h := &handle{stat: st, readOnly: o.ReadOnly}
 	h.fs, _ = unix.StatFS(o.Path)

@@ -321,6 +321,35 @@ func TestBlockDeviceInUse(t *testing.T) {
 	}
 }
 
+// TestBehindLoopDevice: a file behind a loop device is in use, under any of its names; a
+// store on the loop device is fine, unless somebody has the file itself.
+func TestBehindLoopDevice(t *testing.T) {
+	testenv.NeedRoot(t)
+	p := create(t, t.TempDir(), base.MiB)
+	other := p + ".other"
+	if err := os.Link(p, other); err != nil {
+		t.Fatal(err)
+	}
+	below := open(t, file.Options{Path: p, Owner: "below"})
+	dev := attachLoop(t, p)
+	mustFail(t, "the file is open", file.Options{Path: dev}, base.ErrLocked, "below", p)
+	closeDevice(t, below)
+	closeDevice(t, open(t, file.Options{Path: dev}))
+	closeDevice(t, open(t, file.Options{Path: p, ReadOnly: true}))
+	for _, path := range []string{p, other} {
+		mustFail(t, "attached", file.Options{Path: path}, base.ErrInUse, dev)
+		if err := file.InUse(path); !errors.Is(err, base.ErrInUse) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	second := attachLoop(t, dev)
+	mustFail(t, "a loop device behind one", file.Options{Path: dev}, base.ErrInUse, second)
+	if err := os.Remove(p); err != nil { // the kernel knows its inode
+		t.Fatal(err)
+	}
+	mustFail(t, "attached by a name that is gone", file.Options{Path: other}, base.ErrInUse, dev)
+}
+
 func TestReadOnlyBlockDevice(t *testing.T) {
 	testenv.NeedRoot(t)
 	dev := loopDevice(t, base.MiB)

@@ -174,6 +174,9 @@ func openSim(ctx context.Context, target string, o Options) (*ctrl.Device, error
 		if _, err := unix.StatPath(cfg.Path); err == unix.ENOENT { // only format makes files
 			return nil, file.NotFound(cfg.Path, err)
 		}
+		if err := file.InUse(cfg.Path); err != nil && !o.File.ReadOnly {
+			return nil, err
+		}
 	}
 	s, err := sim.Open(cfg)
 	if err != nil {

@@ -3,6 +3,7 @@ package probe_test
 import (
 	"context"
 	"errors"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -225,4 +226,25 @@ func move(t *testing.T, d driver.Device, op driver.Op, p []byte) error {
 		copy(p, r.CPU())
 	}
 	return b.Reqs[0].Err
+}
+
+// TestModelBehindLoop: a model does not take a file that a loop device is over.
+func TestModelBehindLoop(t *testing.T) {
+	testenv.NeedRoot(t)
+	path := filepath.Join(t.TempDir(), "a")
+	if err := file.Create(path, base.MiB, true); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("losetup", "-f", "--show", path).Output()
+	if err != nil {
+		testenv.Skip(t, "losetup: "+err.Error())
+	}
+	defer func() { _ = exec.Command("losetup", "-d", strings.TrimSpace(string(out))).Run() }()
+	d, err := probe.Open(t.Context(), "sim:path="+path, probe.Options{})
+	if !errors.Is(err, base.ErrInUse) {
+		t.Errorf("a model: %v", err)
+	}
+	if d != nil {
+		_ = d.Close(t.Context())
+	}
 }
