@@ -3,6 +3,7 @@ package file
 import (
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/unix"
@@ -11,8 +12,8 @@ import (
 // Create makes the file path of size bytes, a positive multiple of 4 KiB, with
 // permissions 0600, and makes its name durable. Space is reserved for all of it
 // unless sparse is set. The name appears when the file is whole, where the file
-// system can do that. It never touches an existing file (ErrExists); on any error
-// nothing is left behind. A full file system gives ErrNoSpace.
+// system can do that. It never touches an existing file (ErrExists), and makes none
+// that MayCreate refuses; on any error nothing is left behind. A full file system gives ErrNoSpace.
 func Create(path string, size int64, sparse bool) error {
 	if size <= 0 || size%base.StoreBlock != 0 {
 		return base.Errorf("create", path, base.ErrInvalid,
@@ -20,6 +21,9 @@ func Create(path string, size int64, sparse bool) error {
 	}
 	if _, err := os.Lstat(path); err == nil {
 		return createError(path, size, unix.EEXIST)
+	}
+	if err := MayCreate(path); err != nil {
+		return err
 	}
 	f, named, err := newFile(path)
 	if err != nil {
@@ -32,6 +36,32 @@ func Create(path string, size int64, sparse bool) error {
 		return createError(path, size, err)
 	}
 	return nil
+}
+
+// MayCreate refuses, with ErrNotFound, a new file among the device nodes in /dev: it would
+// lie in memory, and the name is most likely a disk's, misspelt. /dev/shm and what else
+// is mounted there is not meant. The folders of path need not exist.
+func MayCreate(path string) error {
+	at, err := filepath.Abs(path)
+	if err != nil {
+		return base.Wrap("create", path, err)
+	}
+	real, err := filepath.EvalSymlinks(at)
+	for err != nil && at != "/" {
+		at = filepath.Dir(at)
+		real, err = filepath.EvalSymlinks(at)
+	}
+	below := func(dir string) bool { return real == dir || strings.HasPrefix(real, dir+"/") }
+	if err != nil || !below("/dev") || below("/dev/shm") {
+		return nil
+	}
+	a, aerr := unix.StatPath(real)
+	b, berr := unix.StatPath("/dev")
+	if aerr != nil || berr != nil || a.Dev != b.Dev {
+		return nil
+	}
+	return base.WithHint(base.Errorf("create", path, base.ErrNotFound, "there is no such device, and a file there would lie in memory"),
+		"check the name (lsblk shows the disks), or make the file elsewhere")
 }
 
 // newFile makes the file, without a name where that is possible; elsewhere a kill

@@ -321,6 +321,29 @@ func TestBlockDeviceInUse(t *testing.T) {
 	}
 }
 
+// TestNoFileAmongDevices: no file is made in /dev, under whatever path; /dev/shm is fine,
+// which other tests use.
+func TestNoFileAmongDevices(t *testing.T) {
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink("/dev", link); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/dev/ugds-no-disk", "/dev/../dev/ugds-no-disk", filepath.Join(link, "ugds-no-disk")} {
+		if err := file.Create(path, base.MiB, true); !errors.Is(err, base.ErrNotFound) {
+			t.Errorf("%s: %v", path, err)
+			_ = os.Remove(path)
+		}
+	}
+	if err := file.MayCreate("/dev/ugds-no-dir/x"); !errors.Is(err, base.ErrNotFound) {
+		t.Errorf("a new folder: %v", err)
+	}
+	for _, path := range []string{"/dev/shm/x/y", "/devx/y", filepath.Join(t.TempDir(), "x")} {
+		if err := file.MayCreate(path); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
 // TestBehindLoopDevice: a file behind a loop device is in use, under any of its names; a
 // store on the loop device is fine, unless somebody has the file itself.
 func TestBehindLoopDevice(t *testing.T) {

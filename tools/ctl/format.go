@@ -165,6 +165,9 @@ func (e *Env) planDevice(ctx context.Context, t *Target, target string, o Format
 	st, err := os.Stat(path)
 	switch {
 	case isPath && errors.Is(err, fs.ErrNotExist):
+		if err := file.MayCreate(path); err != nil {
+			return p, err
+		}
 		if p.Bytes == 0 {
 			return p, usage("format", "%s does not exist; --size says how large it shall be", path)
 		}
