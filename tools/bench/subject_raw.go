@@ -72,7 +72,7 @@ type ringSubject struct {
 }
 
 func openRing(ctx context.Context, d *dataset) (*ringSubject, error) {
-	dev, err := probe.Open(ctx, d.c.Place.rawPath(), probe.Options{File: file.Options{Owner: "ugdsctl bench"}})
+	dev, err := probe.Open(ctx, "file:"+d.c.Place.rawPath(), probe.Options{File: file.Options{Owner: "ugdsctl bench"}})
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ugds-store/ugds/driver/probe"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/unix"
 	"github.com/ugds-store/ugds/tools/bench"
@@ -144,7 +145,10 @@ func runBench(ctx context.Context, e *Env, t *Target, o BenchOptions) (err error
 	if err != nil {
 		err = stopped(ctx, err)
 		if len(plan.Place.Devices) > 0 { // the store is the user's: leave nothing in it
-			err = errors.Join(err, bench.Purge(context.WithoutCancel(ctx), plan.Place))
+			left := bench.Purge(context.WithoutCancel(ctx), plan.Place)
+			if left != nil && !strings.Contains(err.Error(), left.Error()) { // it could not be opened before either
+				err = errors.Join(err, left)
+			}
 		}
 		return err
 	}
@@ -307,7 +311,7 @@ func mayMake(ctx context.Context, o *BenchOptions) error {
 
 // benchPlace finds the store and the raw device that the user named.
 func benchPlace(ctx context.Context, t *Target, o *BenchOptions, payload int64) (bench.Place, error) {
-	p := bench.Place{Raw: o.Raw, Fio: bench.FindFio()}
+	p := bench.Place{Fio: bench.FindFio()}
 	if t.Dir != "" || len(t.Devices) > 0 {
 		parts, err := t.parts("bench")
 		if err != nil {
@@ -324,6 +328,14 @@ func benchPlace(ctx context.Context, t *Target, o *BenchOptions, payload int64) 
 	if o.Raw == "" {
 		return p, nil
 	}
+	raw, err := probe.Parse(o.Raw)
+	if err != nil {
+		return p, err
+	}
+	if raw.Scheme != "file" {
+		return p, usage("bench", "--raw %s: a file or block device; --device alone measures others", o.Raw)
+	}
+	p.Raw = raw.Rest
 	what, err := bench.CheckRaw(ctx, o.Raw, payload)
 	if err != nil {
 		return p, forbidden(err, o.Raw)

@@ -180,6 +180,37 @@ func TestBenchRefusals(t *testing.T) {
 	}
 }
 
+// TestBenchRawNames: --raw takes a path with its scheme, too, and what is no path is
+// refused before anything is overwritten; a store that is held is told of once.
+func TestBenchRawNames(t *testing.T) {
+	l := newLab(t)
+	raw := filepath.Join(t.TempDir(), "raw")
+	if err := os.WriteFile(raw, make([]byte, 8*base.MiB), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := smallBench(t)
+	o.Raw, o.Yes, o.Against = "file:"+raw, true, []string{"raw", "ring"}
+	if err := Bench(t.Context(), l.Env, &Target{}, o); err != nil {
+		t.Error(err)
+	}
+	for _, target := range []string{"sim:path=" + raw, "pci:0000:01:00.0"} {
+		o.Raw = target
+		if err := Bench(t.Context(), l.Env, &Target{}, o); ExitCode(err) != ExitUsage || !strings.Contains(err.Error(), "a file or block device") {
+			t.Errorf("%s: %v", target, err)
+		}
+	}
+	s, err := l.open(t.Context(), "put", l.target, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Bench(t.Context(), l.Env, l.target, smallBench(t)); err == nil || strings.Contains(err.Error(), "\n") {
+		t.Errorf("a store that is held: %v", err)
+	}
+	if err := s.close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // isoLike is a file with text where an ISO 9660 image has its mark.
 func isoLike(text string) []byte {
 	b := make([]byte, 2*base.MiB)
