@@ -372,12 +372,17 @@ func (s *Store) raiseEpoch(ctx context.Context, p *opening) error {
 			epoch = p.id.Epoch
 		}
 	}
-	if epoch != p.id.Epoch {
-		id := p.id
-		id.Epoch = epoch
-		if err := meta.WriteIdentity(s.opts.Meta, id); err != nil {
-			return base.Wrap("open", "metadata", err)
+	// What was read may lie in caches alone, where a process that was killed in here
+	// left it. If power took that after the next step, the two would be too far apart.
+	for i := range p.quorum {
+		if err := flushIfVolatile(ctx, s.ios[i].dev); err != nil {
+			return base.Wrap("flush", s.ios[i].dev.Info().Target, err)
 		}
+	}
+	id := p.id
+	id.Epoch = epoch
+	if err := meta.WriteIdentity(s.opts.Meta, id); err != nil {
+		return base.Wrap("open", "metadata", err)
 	}
 	if s.db.Header().Epoch < epoch {
 		if err := s.db.RaiseEpoch(ctx, epoch); err != nil {
