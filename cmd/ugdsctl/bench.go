@@ -39,8 +39,8 @@ stays there, empty.
 --device without --store and --meta measures the device itself: --op read or
 write, sizes, callers (threads), depths and batches. Controllers are asked for a
 way of completion. Files and block devices are only read unless --yes is given.
-A model with clock=virtual,service=fixed tells times of its own clock; device
---help lists what else models can be.
+A model with clock=virtual,service=fixed tells times of its own clock, and is
+refused where a store is measured; device --help lists what else models can be.
 
 A flag that what is measured does not heed is refused: --gpu goes with suites
 and --op alone.

@@ -15,6 +15,7 @@ import (
 	"github.com/ugds-store/ugds/alloc"
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/driver/file"
+	"github.com/ugds-store/ugds/driver/hw/sim"
 	"github.com/ugds-store/ugds/driver/probe"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/meta"
@@ -105,6 +106,18 @@ func (p *GatherPlan) check() error {
 		return bad("%d rounds: 1 to %d are possible", p.Rounds, MaxRounds)
 	case p.Bytes < p.Size || p.Bytes > MaxBytes:
 		return bad("%s of values of %s; at most %s", base.FormatBytes(p.Bytes), base.FormatBytes(p.Size), base.FormatBytes(MaxBytes))
+	}
+	return nil
+}
+
+// WallClock refuses models on a virtual clock: a store is measured by the wall's, on which
+// their commands take no time.
+func WallClock(targets ...string) error {
+	for _, target := range targets {
+		if c, err := sim.ParseTarget(target); err == nil && !c.Real {
+			return base.WithHint(base.Errorf("bench", target, base.ErrInvalid, "its clock is virtual, and a store is measured by the wall's, on which its commands take no time"),
+				"clock=real measures this computer; bench --device without a store and a workload tells times of a virtual clock")
+		}
 	}
 	return nil
 }

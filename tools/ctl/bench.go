@@ -317,6 +317,9 @@ func benchPlace(ctx context.Context, t *Target, o *BenchOptions, payload int64) 
 		if err != nil {
 			return p, err
 		}
+		if err := bench.WallClock(parts.devices...); err != nil {
+			return p, err
+		}
 		p.Devices, p.Meta = parts.devices, parts.meta
 		raw, _ := filePath(o.Raw)
 		for _, file := range []string{o.HTML, raw} {

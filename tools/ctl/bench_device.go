@@ -170,5 +170,5 @@ func gatherModel(t *Target) (string, error) {
 	if _, _, onFile := parsed.File(); onFile || parsed.Scheme != "sim" || len(t.Devices) > 1 {
 		return "", usage("bench", "--workload %s makes a store on one model in memory only; make one with format and name it with --store", BenchGather)
 	}
-	return t.Devices[0], nil
+	return t.Devices[0], bench.WallClock(t.Devices...)
 }

@@ -313,3 +313,25 @@ func TestBenchGather(t *testing.T) {
 		}
 	}
 }
+
+// TestBenchWallClock: a store is not measured on a model whose clock is not the wall's,
+// whatever the workload; nothing was made before.
+func TestBenchWallClock(t *testing.T) {
+	l := newLab(t)
+	const model = "sim:size=64MiB,service=fixed,clock=virtual"
+	gather := BenchOptions{TempDir: t.TempDir(), Workload: BenchGather, Sizes: []string{"64KiB"}, Bytes: base.MiB, Ranges: 50, Rounds: 1}
+	sweep := smallBench(t)
+	store := &Target{Devices: []string{"sim:size=64MiB", model}, Meta: filepath.Join(t.TempDir(), "meta")}
+	for _, c := range []struct {
+		target *Target
+		o      BenchOptions
+	}{{&Target{Devices: []string{model}}, gather}, {store, gather}, {store, sweep}} {
+		err := Bench(t.Context(), l.Env, c.target, c.o)
+		if ExitCode(err) != ExitUsage || !strings.Contains(err.Error(), model+": ") || !strings.Contains(err.Error(), "clock=real") {
+			t.Errorf("%q on %q: %v", c.o.Workload, c.target.Devices, err)
+		}
+		if left, err := os.ReadDir(c.o.TempDir); err != nil || len(left) > 0 {
+			t.Errorf("left: %v, %v", left, err)
+		}
+	}
+}
