@@ -364,7 +364,7 @@ func (d *Device) createQueues(ctx context.Context) error {
 	if !d.opened {
 		d.limits()
 	}
-	list := int64(1)
+	list := int64(1) // bytes: 16 at least, for the range of a Dataset Management command
 	for n := nvme.PRPEntries(dwordTail, uint64(d.limit)<<d.geo.BlockShift, d.cc.PageShift()); list < max(16, 8*int64(n)); {
 		list *= 2
 	}

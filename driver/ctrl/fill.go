@@ -58,8 +58,9 @@ func (d *Device) fill(q *queue, s *slot, e *driver.Request, m *memory) error {
 		return nil
 	case driver.OpDiscard:
 		c.SetDSM(d.nsid, 1)
-		// The range stands in the slot's list page, which such a command does
-		// not need.
+		// The range stands in the slot's list, which such a command does not need,
+		// and which has room for it even where MDTS is small. MDTS bounds this data
+		// too, but is two pages at least, more than all the ranges of a command take.
 		s.list.Entries[0].Set(uint64(blocks) << 32)
 		s.list.Entries[1].Set(slba)
 		c.PRP1.Set(s.list.Addr)
