@@ -125,7 +125,10 @@ func (s *Store) flushRound(timer *time.Timer) *flushedRound {
 	if mutant.On(mutant.ApplyBeforeFlush) {
 		s.applyEarly(set)
 	}
-	failed := s.flushSet(io, set, func() { r.fill(set) })
+	failed := s.flushSet(io, set, func() {
+		r.fill(set)
+		growFor(set)
+	})
 	if mutant.On(mutant.PublishBeforeCommit) {
 		s.publishEarly(set)
 	}
@@ -174,6 +177,16 @@ func (r *flushedRound) fill(ops []*op) {
 	var rec meta.Record
 	for _, o := range sorted {
 		addToBatch(r.batch, &rec, o)
+	}
+}
+
+// growFor makes room in the index while the devices write: callers wait for the
+// publication, which would have to do it otherwise.
+func growFor(set []*op) {
+	for _, o := range set {
+		if o.kind == opPut {
+			o.sh.prepare()
+		}
 	}
 }
 

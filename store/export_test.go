@@ -89,3 +89,22 @@ func Outdate(n *Namespace, key []byte) error {
 	b.Put(n.ns.id, key, &rec)
 	return n.s.db.Commit(context.Background(), b)
 }
+
+// CrowdShard fills the key's part of the index until one more object makes it grow,
+// with objects that are nowhere else. places is how many it has room for.
+func (n *Namespace) CrowdShard(key []byte) (places func() int) {
+	f := n.s.hash.of(n.ns.id, key)
+	sh := n.s.idx.shard(f)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	for i := uint64(1); (sh.used+1)*100 <= len(sh.tab)*shardMaxLoad; i++ {
+		if err := sh.set(fingerprint{f.hi, f.lo + i*0x9e3779b97f4a7c15}, &version{gen: 1}, false); err != nil {
+			panic(err)
+		}
+	}
+	return func() int {
+		sh.mu.Lock()
+		defer sh.mu.Unlock()
+		return len(sh.tab)
+	}
+}

@@ -317,6 +317,16 @@ func (s *shard) reserve(v *version) error {
 	return s.reserveNodes(max(1, (len(v.exts)+5)/6))
 }
 
+// prepare makes room for the keys with an operation under way. Where it fails,
+// set tries again and says so.
+func (s *shard) prepare() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if (s.used+len(s.busy))*100 > len(s.tab)*shardMaxLoad {
+		_ = s.grow()
+	}
+}
+
 func (s *shard) grow() error {
 	n := len(s.tab) + len(s.tab)/4 + 1
 	if s.doubles || len(s.tab) < shardSmall {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/testenv"
 	"github.com/ugds-store/ugds/internal/unix"
+	"github.com/ugds-store/ugds/meta/metatest"
 	"github.com/ugds-store/ugds/store"
 )
 
@@ -292,4 +294,36 @@ func TestClosedLoop(t *testing.T) {
 		}
 		checkAccounts(t, b)
 	})
+}
+
+// TestIndexGrowsBeforeCommit: the callers of a round wait for its publication, so
+// that the index makes room while the devices and the metadata are at work.
+func TestIndexGrowsBeforeCommit(t *testing.T) {
+	f := newFaultRun(t, files)
+	d := f.device(t)
+	defer d.Close(bg)
+	s, err := store.Open(bg, f.options(d))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(bg)
+	ns, err := s.Namespace(bg, "n", store.NamespaceOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := []byte("key")
+	places := ns.CrowdShard(key)
+	before, synced := places(), 0
+	f.fs.Before(func(op metatest.Op) {
+		if op.Name == "sync" && strings.HasSuffix(op.Path, ".log") && synced == 0 {
+			synced = places()
+		}
+	})
+	if err := ns.Put(bg, key, store.Bytes([]byte("value")), store.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	f.fs.Before(nil)
+	if after := places(); synced <= before || after != synced {
+		t.Errorf("%d places, %d when the commit was synced, %d behind it", before, synced, after)
+	}
 }
