@@ -55,11 +55,16 @@ func completionScript(root *cobra.Command, shell string) (string, error) {
 }
 
 func manCmd(e *ctl.Env) *cobra.Command {
-	return &cobra.Command{
+	var o ctl.ManOptions
+	cmd := &cobra.Command{
 		Use:   "man DIR",
 		Short: "write manual pages into a directory",
 		Long: `man writes a page for ugdsctl and for each verb into DIR, which it makes if it
-does not exist. man -l DIR/ugdsctl-put.1 shows one.`,
+does not exist. man -l DIR/ugdsctl-put.1 shows one.
+
+A file that is there under the name of a page is replaced if it has the title
+line (.TH) of that page, as one of another version has; any other only with
+--force.`,
 		Example: `  ugdsctl man man1`,
 		Args:    args(1, 1, "a directory"),
 		RunE: func(cmd *cobra.Command, a []string) error {
@@ -67,9 +72,12 @@ does not exist. man -l DIR/ugdsctl-put.1 shows one.`,
 			if err != nil {
 				return err
 			}
-			return ctl.Man(cmd.Context(), e, a[0], pages)
+			o.Dir, o.Pages = a[0], pages
+			return ctl.Man(cmd.Context(), e, o)
 		},
 	}
+	cmd.Flags().BoolVar(&o.Force, "force", false, "replace files that are no such pages")
+	return cmd
 }
 
 // manDate is that of the texts; it rises when they change much.

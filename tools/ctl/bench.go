@@ -14,7 +14,6 @@ import (
 
 	"github.com/ugds-store/ugds/driver/probe"
 	"github.com/ugds-store/ugds/internal/base"
-	"github.com/ugds-store/ugds/internal/unix"
 	"github.com/ugds-store/ugds/tools/bench"
 )
 
@@ -193,7 +192,7 @@ func execCase(run func(context.Context, []byte) ([]byte, error)) func(context.Co
 
 func showBench(ctx context.Context, e *Env, r *bench.Report, o *BenchOptions) error {
 	if o.HTML != "" {
-		err := e.output(ctx, o.HTML, o.Force, func(w io.Writer) error { return r.WriteHTML(w) })
+		err := e.output(ctx, "bench", o.HTML, o.Force, func(w io.Writer) error { return r.WriteHTML(w) })
 		if err != nil {
 			return err
 		}
@@ -285,28 +284,10 @@ func mayMake(ctx context.Context, o *BenchOptions) error {
 	if page == "" || page == Std {
 		return nil
 	}
-	st, err := os.Stat(page)
-	if err != nil {
-		st, err = os.Lstat(page) // a link to nothing is there, too
-	}
-	switch {
-	case err != nil:
-	case st.IsDir():
-		return usage("bench", "--html %s is a directory", page)
-	case st.Mode().Type() == fs.ModeDevice:
+	if st, err := os.Stat(page); err == nil && st.Mode().Type() == fs.ModeDevice {
 		return usage("bench", "--html %s is a block device", page)
-	case !st.Mode().IsRegular() && st.Mode().Type() != fs.ModeSymlink:
-		return nil // a terminal, a pipe
-	case !o.Force:
-		return fileExists("bench", page)
 	}
-	if err := spareStores(ctx, "bench", page); err != nil {
-		return err
-	}
-	if err := unix.MayWrite(filepath.Dir(page)); err != nil {
-		return base.WithHint(base.Errorf("bench", page, base.ErrReadOnly, "nothing can be made in its directory: %w", err), "--html goes elsewhere")
-	}
-	return nil
+	return mayOutput(ctx, "bench", page, o.Force)
 }
 
 // benchPlace finds the store and the raw device that the user named.
@@ -337,6 +318,9 @@ func benchPlace(ctx context.Context, t *Target, o *BenchOptions, payload int64) 
 	}
 	if raw.Scheme != "file" {
 		return p, usage("bench", "--raw %s: a file or block device; --device alone measures others", o.Raw)
+	}
+	if err := spareParts("bench", raw.Rest); err != nil {
+		return p, err
 	}
 	p.Raw = raw.Rest
 	what, err := bench.CheckRaw(ctx, o.Raw, payload)

@@ -36,6 +36,11 @@ func benchDevice(ctx context.Context, e *Env, t *Target, o *BenchOptions) error 
 	if err != nil {
 		return err
 	}
+	if path, ok := filePath(t.Devices[0]); ok && o.Yes {
+		if err := spareParts("bench", path); err != nil {
+			return err
+		}
+	}
 	plan := bench.DevicePlan{Target: t.Devices[0], Overwrite: o.Yes}
 	if plan.Cases, err = deviceCases(o, parsed.Scheme != "file"); err != nil {
 		return err

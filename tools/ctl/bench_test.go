@@ -145,7 +145,7 @@ func TestBenchRefusals(t *testing.T) {
 		"batch names 2 twi":  func(o *BenchOptions) { o.Batches = []int{2, 1, 2} },
 		"quick and gates":    func(o *BenchOptions) { o.Ops, o.Suite = nil, "none" },
 		"is a directory":     func(o *BenchOptions) { o.HTML = t.TempDir() },
-		"--html goes els":    func(o *BenchOptions) { o.HTML = filepath.Join(t.TempDir(), "none", "x.html") },
+		"no directory":       func(o *BenchOptions) { o.HTML = filepath.Join(t.TempDir(), "none", "x.html") },
 	} {
 		o := smallBench(t)
 		o.Exec = func(context.Context, []byte) ([]byte, error) {

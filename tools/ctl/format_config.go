@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"unicode/utf8"
 
+	"github.com/ugds-store/ugds/driver/file"
 	"github.com/ugds-store/ugds/driver/probe"
 	"github.com/ugds-store/ugds/internal/base"
 )
@@ -64,10 +65,22 @@ func checkPlaces(t *Target, targets []string, metaDir string) error {
 			if err := p.guard("format", t.Dir, path); err != nil {
 				return err
 			}
+			if err := spareParts("format", path); err != nil {
+				return err
+			}
 		}
+	}
+	if err := file.MayCreate(metaDir); err != nil {
+		return err
+	}
+	if err := spareParts("format", metaDir); err != nil {
+		return err
 	}
 	if t.Dir == "" {
 		return nil
+	}
+	if err := mayFill("format", t.Dir); err != nil {
+		return err
 	}
 	if taken := (&parts{meta: filepath.Join(t.Dir, ConfigName)}); taken.isMeta(metaDir) {
 		err := base.Errorf("format", metaDir, base.ErrInvalid, "it is the place of the store's %s", ConfigName)

@@ -58,10 +58,7 @@ func get(ctx context.Context, e *Env, t *Target, o GetOptions) error {
 	if err := p.guard("get", t.Dir, o.File); err != nil {
 		return err
 	}
-	if err := mayWrite(o); err != nil {
-		return err
-	}
-	if err := spareStores(ctx, "get", o.File); err != nil {
+	if err := mayOutput(ctx, "get", o.File, o.Force); err != nil {
 		return err
 	}
 	doc := getDoc{header: head("get", nil), nameDoc: docName(t.namespace()), keyDoc: docKey(key), File: o.File}
@@ -97,7 +94,7 @@ func getStream(ctx context.Context, e *Env, ns *store.Namespace, name string, ke
 		bar = e.progress("get", n)
 	}
 	defer bar.Done()
-	return e.output(ctx, o.File, o.Force, func(w io.Writer) error { return copyRange(ctx, w, r, off, n, bar) })
+	return e.output(ctx, "get", o.File, o.Force, func(w io.Writer) error { return copyRange(ctx, w, r, off, n, bar) })
 }
 
 // copyRange reads in units that begin and end on pieces, so that none is read
@@ -116,50 +113,6 @@ func copyRange(ctx context.Context, w io.Writer, r *store.Reader, off, n int64, 
 		off += int64(len(b))
 	}
 	return nil
-}
-
-// mayWrite refuses a directory, and an existing file that is to stay, before the store
-// is opened.
-func mayWrite(o GetOptions) error {
-	if o.File == Std {
-		return nil
-	}
-	st, err := os.Stat(o.File)
-	switch {
-	case err == nil && st.IsDir():
-		return usage("get", "%s is a directory", o.File)
-	case o.Force, errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return base.Wrap("get", o.File, pathCause(err))
-	case st.Mode().IsRegular():
-		return fileExists("get", o.File)
-	}
-	return nil
-}
-
-func fileExists(verb, name string) error {
-	return base.WithHint(base.Errorf(verb, name, base.ErrExists, "the file exists"), "--force replaces it")
-}
-
-// output gives fill the file, standard output or the device named name. A
-// regular file appears when it is whole; force replaces one that exists.
-func (e *Env) output(ctx context.Context, name string, force bool, fill func(w io.Writer) error) error {
-	if name == Std {
-		return fill(e.Stdout)
-	}
-	if st, err := os.Stat(name); err == nil && !st.Mode().IsRegular() {
-		flags := os.O_WRONLY
-		if st.Mode().Type() == fs.ModeDevice {
-			flags |= os.O_EXCL // the kernel refuses a block device that is mounted or claimed
-		}
-		f, err := await(ctx, 0, func() (*os.File, error) { return os.OpenFile(name, flags, 0) })
-		if err != nil {
-			return base.Wrap("get", name, pathCause(err))
-		}
-		return errors.Join(fill(Interruptible(ctx, f)), f.Close())
-	}
-	return writeFile(name, force, fill)
 }
 
 // byteRange is a part of a value; len -1 means to the end.

@@ -1,16 +1,12 @@
 package ctl
 
 import (
-	"context"
-	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 
-	"github.com/ugds-store/ugds/driver/file"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/unix"
-	"github.com/ugds-store/ugds/store"
 )
 
 // guard refuses an output file that is part of the store: a device, store.toml,
@@ -32,31 +28,6 @@ func (p *parts) guard(verb, dir, file string) error {
 		return nil
 	}
 	return base.WithHint(base.Errorf(verb, file, base.ErrInvalid, "it is %s", what), "name another file")
-}
-
-// spareStores refuses an output on which a store lies, whosever, and with ErrLocked or
-// ErrInUse one that somebody holds: no --force can mean those. What cannot be read is
-// passed over.
-func spareStores(ctx context.Context, verb, name string) error {
-	st, err := os.Stat(name)
-	if name == Std || err != nil || !st.Mode().IsRegular() && st.Mode().Type() != fs.ModeDevice {
-		return nil
-	}
-	d, err := file.Open(ctx, file.Options{Path: name, ReadOnly: true, Owner: "ugdsctl"})
-	switch {
-	case errors.Is(err, base.ErrLocked) || errors.Is(err, base.ErrInUse):
-		return err
-	case err != nil:
-		return ctx.Err() // most are too small for a store
-	}
-	label, err := store.Inspect(ctx, d)
-	if cerr := d.Close(ctx); err != nil || cerr != nil {
-		return ctx.Err()
-	}
-	if !label.Ours {
-		return nil
-	}
-	return base.WithHint(base.Errorf(verb, name, base.ErrExists, "it holds %s", label.Text), "name another file")
 }
 
 // twice refuses a device that is named twice, under whatever names.

@@ -93,7 +93,7 @@ func TestOutputsSpareFiles(t *testing.T) {
 			t.Errorf("%s: %v, want status %d", what, err, want)
 		}
 	}
-	for _, file := range []string{mine, link, broken, in(dataName), in(ConfigName), in("meta/IDENTITY")} {
+	for _, file := range []string{mine, link, broken, in(dataName)} {
 		refused(file, ExitExists, page(file, false))
 	}
 	refused("--force without --html", ExitUsage, page("", true))

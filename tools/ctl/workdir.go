@@ -52,6 +52,9 @@ func (e *Env) workDir(verb, named, temp, prefix string, clean func(dir string) e
 
 // takeNamed makes a directory, or takes an empty one, or one that can be emptied.
 func (e *Env) takeNamed(verb, dir string, clean func(dir string) error) error {
+	if err := mayFill(verb, dir); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return base.Wrap(verb, dir, pathCause(err))
 	}

@@ -101,7 +101,7 @@ func TestForceOnLink(t *testing.T) {
 	if err := errors.Join(os.WriteFile(to, []byte("old"), 0o600), os.Symlink(to, link)); err != nil {
 		t.Fatal(err)
 	}
-	err := new(Env).output(t.Context(), link, true, func(w io.Writer) error { _, err := io.WriteString(w, "new"); return err })
+	err := new(Env).output(t.Context(), "get", link, true, func(w io.Writer) error { _, err := io.WriteString(w, "new"); return err })
 	st, serr := os.Lstat(link)
 	if err != nil || serr != nil || !st.Mode().IsRegular() {
 		t.Errorf("%v, %v, %v", err, serr, st.Mode())

@@ -1,0 +1,258 @@
+package ctl
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/testenv"
+	"github.com/ugds-store/ugds/store"
+)
+
+// attachLoop makes a block device over what path names, until the test ends.
+func attachLoop(t *testing.T, path string) string {
+	t.Helper()
+	out, err := exec.Command("losetup", "-f", "--show", path).Output()
+	if err != nil {
+		testenv.Skip(t, "losetup: "+err.Error())
+	}
+	dev := strings.TrimSpace(string(out))
+	t.Cleanup(func() {
+		if out, err := exec.Command("losetup", "-d", dev).CombinedOutput(); err != nil {
+			t.Errorf("losetup -d: %v %s", err, out)
+		}
+	})
+	return dev
+}
+
+// failsWith checks the status of an error and what it says.
+func failsWith(t *testing.T, what string, err error, status int, says string) {
+	t.Helper()
+	if ExitCode(err) != status || !strings.Contains(err.Error(), says) {
+		t.Errorf("%s: %v, want status %d and %q", what, err, status, says)
+	}
+}
+
+// TestGetToBlockDevice: get writes over a block device only with --force, says before what
+// that holds, and refuses one on which a store lies or that is in use.
+func TestGetToBlockDevice(t *testing.T) {
+	testenv.NeedRoot(t)
+	l := newLab(t)
+	l.put(t, "k", []byte("value"))
+	path := filepath.Join(t.TempDir(), "disk")
+	if err := os.WriteFile(path, isoLike("CD001"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, 64*base.MiB); err != nil {
+		t.Fatal(err)
+	}
+	dev := attachLoop(t, path)
+	get := func(force bool) error {
+		return Get(t.Context(), l.Env, l.target, GetOptions{Key: "k", File: dev, Force: force})
+	}
+	begins := func(want string) {
+		t.Helper()
+		b := make([]byte, len(want))
+		f, err := os.Open(dev)
+		if err == nil {
+			_, err = f.Read(b)
+			_ = f.Close()
+		}
+		if err != nil || string(b) != want {
+			t.Errorf("it begins with %q, want %q, %v", b, want, err)
+		}
+	}
+	failsWith(t, "without --force", get(false), ExitExists, "which holds an ISO 9660 image (--force writes over it)")
+	begins("\x00\x00\x00\x00\x00")
+	if err := get(true); err != nil {
+		t.Errorf("--force: %v", err)
+	}
+	begins("value")
+	t.Run("another one is built on it", func(t *testing.T) {
+		second := attachLoop(t, dev)
+		failsWith(t, "--force", get(true), ExitLocked, second)
+	})
+	page := smallBench(t)
+	page.HTML, page.Force = dev, true
+	failsWith(t, "a page", Bench(t.Context(), l.Env, &Target{}, page), ExitUsage, "is a block device")
+	theirs := &Target{Devices: []string{dev}, Meta: filepath.Join(t.TempDir(), "m")}
+	if err := Format(t.Context(), l.Env, theirs, FormatOptions{Yes: true}); err != nil {
+		t.Fatal(err)
+	}
+	failsWith(t, "a store", get(true), ExitExists, "it holds device 0 of 1")
+	s, err := l.open(t.Context(), "put", theirs, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	failsWith(t, "an open store", get(true), ExitLocked, "has it open")
+	if err := s.close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestNothingInMetadata: no verb replaces or makes a file in the metadata of another
+// store, or replaces what names the parts of one, under whatever name.
+func TestNothingInMetadata(t *testing.T) {
+	l, other := newLab(t), newLab(t)
+	l.put(t, "k", []byte("value"))
+	other.put(t, "k", []byte("value"))
+	in := func(name string) string { return filepath.Join(other.target.Dir, name) }
+	logs, err := filepath.Glob(in("meta/db/*"))
+	if err != nil || len(logs) < 4 {
+		t.Fatal(logs, err)
+	}
+	dir := t.TempDir()
+	copied, link := filepath.Join(dir, "copy"), filepath.Join(dir, "link")
+	text, err := os.ReadFile(in(ConfigName))
+	if err := errors.Join(err, os.WriteFile(copied, text, 0o600), os.Symlink(in("meta"), link)); err != nil {
+		t.Fatal(err)
+	}
+	outputs := append(logs, in("meta/IDENTITY"), in("meta/LOCK"), in("meta/new"), in("meta/db/new"), in(ConfigName), copied,
+		filepath.Join(link, "IDENTITY"), filepath.Join(link, "new"))
+	outFails := func(what, name string) {
+		t.Helper()
+		page := smallBench(t)
+		page.HTML, page.Force = name, true
+		for verb, err := range map[string]error{
+			"get":   Get(t.Context(), l.Env, l.target, GetOptions{Key: "k", File: name, Force: true}),
+			"bench": Bench(t.Context(), l.Env, &Target{}, page),
+		} {
+			failsWith(t, what+verb+" "+name, err, ExitUsage, " of a store")
+		}
+	}
+	for _, name := range outputs {
+		outFails("", name)
+	}
+	table := in("meta/BALLAST") // the largest file
+	o := smallBench(t)
+	o.Raw, o.Yes = table, true
+	d := BenchOptions{Ops: []string{"write"}, Sizes: []string{"4KiB"}, Callers: []int{1}, Depths: []int{1}, Batches: []int{1}, Bytes: 1, Yes: true}
+	format := func(target *Target) error {
+		return Format(t.Context(), l.Env, target, FormatOptions{Size: 64 * base.MiB, Yes: true})
+	}
+	o2, demo := smallBench(t), DemoOptions{Size: DemoMinSize}
+	o2.Dir = in("meta/new")
+	for what, err := range map[string]error{
+		"bench --raw":     Bench(t.Context(), l.Env, &Target{}, o),
+		"bench --device":  Bench(t.Context(), l.Env, &Target{Devices: []string{table}}, d),
+		"bench --dir":     Bench(t.Context(), l.Env, &Target{}, o2),
+		"demo":            Demo(t.Context(), l.Env, &Target{Dir: in("meta/new")}, demo),
+		"man":             Man(t.Context(), l.Env, ManOptions{Dir: in("meta"), Pages: map[string][]byte{"x.1": nil}}),
+		"format --device": format(&Target{Devices: []string{in("meta/new")}, Meta: filepath.Join(dir, "m")}),
+		"format --meta":   format(&Target{Devices: []string{filepath.Join(dir, "d")}, Meta: in("meta/db/new")}),
+		"format --store":  format(&Target{Dir: in("meta/new")}),
+	} {
+		failsWith(t, what, err, ExitUsage, "in the metadata of a store")
+	}
+	if r, err := check(t.Context(), other.Env, other.target, FsckOptions{}, store.Check); err != nil || !r.Clean() {
+		t.Errorf("the other store: %v, %v", r, err)
+	}
+	if err := os.WriteFile(in(ConfigName), []byte("damaged"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	outFails("damaged: ", in(ConfigName))
+	if err := os.Remove(in("meta/IDENTITY")); err != nil {
+		t.Fatal(err)
+	}
+	outFails("without its identity: ", in("meta/new"))
+}
+
+// TestOutputsSpareLoops: --force does not replace a file that is behind a loop device.
+func TestOutputsSpareLoops(t *testing.T) {
+	testenv.NeedRoot(t)
+	l := newLab(t)
+	l.put(t, "k", []byte("value"))
+	path := filepath.Join(t.TempDir(), "disk")
+	if err := os.WriteFile(path, make([]byte, base.MiB), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dev := attachLoop(t, path)
+	page := smallBench(t)
+	page.HTML, page.Force = path, true
+	failsWith(t, "bench", Bench(t.Context(), l.Env, &Target{}, page), ExitLocked, dev)
+	err := Get(t.Context(), l.Env, l.target, GetOptions{Key: "k", File: path, Force: true})
+	failsWith(t, "get", err, ExitLocked, dev)
+}
+
+// TestOutputPlaces: a file whose directory is missing, is none, or lies among the device
+// nodes is refused before the work begins.
+func TestOutputPlaces(t *testing.T) {
+	l := newLab(t) // without the key, which would be the later error
+	none, plain := filepath.Join(t.TempDir(), "none"), filepath.Join(l.target.Dir, dataName)
+	for _, c := range []struct {
+		file   string
+		status int
+		says   string
+	}{
+		{filepath.Join(none, "x"), ExitNotFound, "there is no directory " + none},
+		{filepath.Join(plain, "x"), ExitFailure, "not a directory"},
+		{"/dev/ugds-no-disk", ExitNotFound, "a file there would lie in memory"},
+	} {
+		err := Get(t.Context(), l.Env, l.target, GetOptions{Key: "k", File: c.file})
+		failsWith(t, "get", err, c.status, c.says)
+		o := smallBench(t)
+		o.HTML = c.file
+		failsWith(t, "bench", Bench(t.Context(), l.Env, &Target{}, o), c.status, c.says)
+	}
+	const odd = "/dev/ugds-no-disk/x"
+	data := filepath.Join(t.TempDir(), "d")
+	o := smallBench(t)
+	o.Dir = odd
+	yes := FormatOptions{Size: 64 * base.MiB, Yes: true}
+	for what, err := range map[string]error{
+		"format --store": Format(t.Context(), l.Env, &Target{Dir: odd, Devices: []string{data}, Meta: data + ".meta"}, yes),
+		"format --meta":  Format(t.Context(), l.Env, &Target{Devices: []string{data}, Meta: odd}, yes),
+		"bench --dir":    Bench(t.Context(), l.Env, &Target{}, o),
+		"demo":           Demo(t.Context(), l.Env, &Target{Dir: odd}, DemoOptions{Size: DemoMinSize}),
+		"man":            Man(t.Context(), l.Env, ManOptions{Dir: odd, Pages: map[string][]byte{"x.1": nil}}),
+	} {
+		failsWith(t, what, err, ExitNotFound, "a file there would lie in memory")
+	}
+	if _, err := os.Lstat(filepath.Dir(odd)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("made: %v", err)
+	}
+}
+
+// TestManSpares: man replaces its own pages of another version, and files of others only
+// with --force.
+func TestManSpares(t *testing.T) {
+	const title = `.nh
+.TH "UGDSCTL-X" "1" "%" "uGDS Store" "uGDS Store"
+`
+	e := &Env{Stdout: new(strings.Builder)}
+	page := []byte(strings.ReplaceAll(title, "%", "Nov 2026") + "new\n")
+	for _, c := range []struct {
+		there string
+		spare bool
+	}{
+		{"notes", true}, {"", true}, {strings.ReplaceAll(title, "UGDSCTL-X", "OTHER"), true},
+		{strings.ReplaceAll(title, "%", "Jan 2026") + "old\n", false}, {string(page), false},
+	} {
+		dir := t.TempDir()
+		mine := filepath.Join(dir, "ugdsctl-x.1")
+		if err := os.WriteFile(mine, []byte(c.there), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		o := ManOptions{Dir: dir, Pages: map[string][]byte{"a.1": page, "ugdsctl-x.1": page}}
+		if c.spare {
+			failsWith(t, c.there, Man(t.Context(), e, o), ExitExists, "--force replaces it")
+			if b, _ := os.ReadFile(mine); string(b) != c.there {
+				t.Errorf("%q became %q", c.there, b)
+			}
+			if _, err := os.Stat(filepath.Join(dir, "a.1")); err == nil {
+				t.Error("a page was written before the refusal")
+			}
+			o.Force = true
+		}
+		if err := Man(t.Context(), e, o); err != nil {
+			t.Error(err)
+		}
+		if b, _ := os.ReadFile(mine); string(b) != string(page) {
+			t.Errorf("%q became %q", c.there, b)
+		}
+	}
+}
