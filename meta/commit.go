@@ -282,6 +282,11 @@ func (d *DB) send(pb *pebble.Batch, lost func(error)) (here bool, err error) {
 	})
 	defer timer.Stop()
 	snap, err := d.apply(pb, pebble.Sync)
+	if err == nil {
+		if err = d.lock.lost(); err != nil {
+			_ = snap.Close() // it fails only when it is closed already
+		}
+	}
 	if !j.verdict.CompareAndSwap(0, answered) {
 		parked.Add(-1)
 		return false, nil

@@ -103,11 +103,15 @@ func Open(o Options) (*DB, error) {
 
 // RestoreLock makes the lock file of a directory again if it was lost: it holds
 // nothing. Open does so for writing; it is for who reads first and writes then.
-// Errors: those of the file system, ErrMetaFull.
+// Errors: those of the file system, ErrMetaFull, ErrLocked if a living owner is found
+// whose lock it was.
 func RestoreLock(o Options) error {
 	o = o.withDefaults()
 	_, err := o.FS.Stat(o.path(lockName))
 	if errors.Is(err, iofs.ErrNotExist) {
+		if err := unowned(o); err != nil {
+			return err
+		}
 		err = writeFile(o.FS, o.path(lockName), nil, "")
 		if err == nil {
 			err = syncDir(o.FS, o.Dir)
@@ -123,7 +127,7 @@ func RestoreLock(o Options) error {
 // fails.
 func openLocked(o Options, lock *dirLock, create bool) (*DB, error) {
 	f := newFence(o.OnEvent)
-	d := &DB{o: o, fs: newFenceFS(o, f), fence: f, lock: lock, life: newLife(), sched: newScheduler(),
+	d := &DB{o: o, fs: newFenceFS(o, f, lock), fence: f, lock: lock, life: newLife(), sched: newScheduler(),
 		turn: make(chan struct{}, 1),
 		reap: make(chan struct{}, 1), reaped: make(chan struct{}), closed: make(chan struct{})}
 	if err := d.openPebble(create); err != nil {

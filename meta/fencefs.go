@@ -26,6 +26,7 @@ type fenceFS struct {
 	vfs.FS
 	o     Options
 	fence *fence
+	lock  *dirLock
 	stats stats
 
 	opening atomic.Bool  // Open runs: failures are returned, not parked
@@ -40,8 +41,8 @@ type fenceFS struct {
 	drained  chan struct{}       // closed when inflight falls to 0, if somebody waits
 }
 
-func newFenceFS(o Options, f *fence) *fenceFS {
-	fs := &fenceFS{FS: o.FS, o: o, fence: f, files: map[*fenceFile]struct{}{}, deferred: map[string]struct{}{}}
+func newFenceFS(o Options, f *fence, lock *dirLock) *fenceFS {
+	fs := &fenceFS{FS: o.FS, o: o, fence: f, lock: lock, files: map[*fenceFile]struct{}{}, deferred: map[string]struct{}{}}
 	fs.opening.Store(true)
 	return fs
 }
@@ -74,6 +75,11 @@ func (fs *fenceFS) begin(op, path string) error {
 	if fs.o.ReadOnly {
 		return base.Errorf(op, path, base.ErrReadOnly, "opened read-only")
 	}
+	if byName(op) {
+		if err := fs.lock.lost(); err != nil {
+			fs.fence.trip(err)
+		}
+	}
 	fs.mu.Lock()
 	if cause := fs.fence.err(); cause != nil {
 		fs.mu.Unlock()
@@ -82,6 +88,12 @@ func (fs *fenceFS) begin(op, path string) error {
 	fs.inflight++
 	fs.mu.Unlock()
 	return nil
+}
+
+// byName tells the changes that look for their file by its name, so that they could meet
+// that of another owner, from those to an open file.
+func byName(op string) bool {
+	return op != "write" && op != "sync" && op != "preallocate"
 }
 
 func (fs *fenceFS) end() {

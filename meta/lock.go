@@ -18,7 +18,14 @@ import (
 // kernel frees when the process ends, and which works between two openers of
 // one process too. On other file systems it is a table of this process.
 // Pebble's own lock knows no readers and is not taken.
+//
+// Who removes or replaces the file LOCK lets a second owner in, whatever the first one
+// has locked. So an exclusive lock on the disk knows which file it is on, and lost tells
+// when that is not LOCK any more: it is asked behind every commit, before that is answered
+// (a microsecond beside a sync), and before every change of the directory by name. Those to
+// files that are open only reach what is this owner's.
 type dirLock struct {
+	file  *lockFile // nil where nothing can be compared
 	once  sync.Once
 	free  func() error
 	after []*fenceFS // whose last change must have ended first
@@ -41,6 +48,32 @@ func (l *dirLock) release() (err error) {
 		}()
 	})
 	return err
+}
+
+// lockFile is the file that is locked.
+type lockFile struct {
+	path string
+	st   unix.Stat
+}
+
+// lost is nil, or ErrLocked when LOCK is gone or another file than the one that was
+// locked: somebody else may work in the directory, or may have made a new store of it.
+func (l *dirLock) lost() error {
+	if l == nil || l.file == nil {
+		return nil
+	}
+	st, err := unix.StatPath(l.file.path)
+	why := "it was replaced"
+	switch {
+	case err == nil && st.Ino == l.file.st.Ino && st.Dev == l.file.st.Dev:
+		return nil
+	case err == syscall.ENOENT || err == syscall.ENOTDIR:
+		why = "it was removed"
+	case err != nil:
+		return nil // that tells nothing
+	}
+	err = base.Errorf("keep the lock", l.file.path, base.ErrLocked, "%s while this process had the metadata open, which may be another store's now", why)
+	return base.WithHint(err, "never remove LOCK; open the store again to see what is left")
 }
 
 // ErrLockLost is the cause of the ErrCorrupt that opening for reading gives when only
@@ -87,7 +120,14 @@ func flock(f io.Closer, fd uintptr, path string, shared bool) (*dirLock, error) 
 	if err == nil {
 		// Unlocked first: a process that was forked and has not yet become another
 		// program has the open file as well.
-		return &dirLock{free: func() error { return errors.Join(unix.Unflock(on), f.Close()) }}, nil
+		l := &dirLock{free: func() error { return errors.Join(unix.Unflock(on), f.Close()) }}
+		if st, err := unix.FStat(on); err == nil && !shared {
+			l.file = &lockFile{path, st}
+		}
+		if l.lost() != nil { // replaced since it was opened, as a format does it
+			return nil, errors.Join(lockedError(path, shared), l.release())
+		}
+		return l, nil
 	}
 	if errors.Is(err, syscall.EWOULDBLOCK) {
 		err = lockedError(path, shared)

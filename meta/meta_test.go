@@ -70,14 +70,18 @@ func same(a, b Record) bool {
 
 func put(t testing.TB, d *DB, ns uint32, gen uint64, keys ...string) {
 	t.Helper()
+	if err := tryPut(d, ns, gen, keys...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func tryPut(d *DB, ns uint32, gen uint64, keys ...string) error {
 	b := NewBatch()
 	for _, k := range keys {
 		b.Put(ns, []byte(k), testRecord(gen, 100))
 	}
 	b.SetLastGen(gen)
-	if err := d.Commit(ctx(), b); err != nil {
-		t.Fatal(err)
-	}
+	return d.Commit(ctx(), b)
 }
 
 func scan(t testing.TB, d *DB) map[string]Record {

@@ -140,6 +140,36 @@ func Openers(st Stat) []int {
 	return others(openOf(st), func(string) bool { return true })
 }
 
+// Writers lists the living processes, this one included, that have one of the files open
+// for writing. Processes of other users may be invisible.
+func Writers(files []Stat) []int {
+	type id struct {
+		dev Dev
+		ino uint64
+	}
+	wanted := map[id]bool{}
+	for _, st := range files {
+		wanted[id{st.Dev, st.Ino}] = true
+	}
+	same := func(s Stat) bool { return wanted[id{s.Dev, s.Ino}] }
+	out := others(same, forWriting)
+	if count(os.Getpid(), same, forWriting) > 0 {
+		out = append(out, os.Getpid())
+	}
+	return out
+}
+
+// forWriting tells it of a descriptor by what /proc says of that.
+func forWriting(fdinfo string) bool {
+	for line := range strings.Lines(fdinfo) {
+		if flags, ok := strings.CutPrefix(line, "flags:"); ok {
+			n, err := strconv.ParseUint(strings.TrimSpace(flags), 8, 64)
+			return err == nil && n&unix.O_ACCMODE != unix.O_RDONLY
+		}
+	}
+	return false
+}
+
 // OpenHere counts the descriptors of this process that have the file open, as Openers
 // looks for them in others.
 func OpenHere(st Stat) int { return count(os.Getpid(), openOf(st), func(string) bool { return true }) }

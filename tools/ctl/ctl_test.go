@@ -16,9 +16,10 @@ import (
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/testenv"
 	"github.com/ugds-store/ugds/internal/unix"
+	"github.com/ugds-store/ugds/meta"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m) }
+func TestMain(m *testing.M) { testenv.Main(m, meta.ExemptGoroutine) }
 
 // lab is a store in a temporary directory and the Env of its verbs.
 type lab struct {

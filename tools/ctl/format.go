@@ -270,6 +270,9 @@ func metaHolds(dir string) (string, error) {
 			return "", base.WithHint(err, "name an empty or new directory")
 		}
 	}
+	if err := meta.Unowned(meta.Options{Dir: dir, ReadOnly: true}); err != nil {
+		return "", err
+	}
 	id, err := meta.ReadIdentity(meta.Options{Dir: dir, ReadOnly: true})
 	switch {
 	case errors.Is(err, base.ErrNotFound) && meta.Unfinished(meta.Options{Dir: dir}):
@@ -467,6 +470,9 @@ func (e *Env) doFormat(ctx context.Context, t *Target, o FormatOptions, doc *for
 		if owner, err = unix.OwnerFor(filepath.Join(t.Dir, ConfigName)); err != nil {
 			return base.Wrap("format", t.Dir, err)
 		}
+	}
+	if err := meta.Unowned(meta.Options{Dir: doc.Meta}); err != nil {
+		return err
 	}
 	if err := e.clearAway(ctx, t, doc); err != nil {
 		return err

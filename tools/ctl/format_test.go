@@ -4,12 +4,14 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/testenv"
+	"github.com/ugds-store/ugds/store"
 )
 
 // TestFormatNames: what store.toml could not give back is refused before
@@ -163,4 +165,68 @@ func TestPlain(t *testing.T) {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}
+}
+
+// TestFormatSparesLivingMetadata: format takes no metadata whose owner lives, though its
+// LOCK was removed or replaced, touches nothing before it says so, and that owner's puts
+// do not pass for done.
+func TestFormatSparesLivingMetadata(t *testing.T) {
+	l := newLab(t)
+	in := func(name string) string { return filepath.Join(l.target.Dir, name) }
+	s, err := l.open(t.Context(), "put", l.target, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns, err := s.Namespace(t.Context(), DefaultNamespace, store.NamespaceOptions{Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func() error { return putValue(t, ns, "k") }
+	if err := put(); err != nil {
+		t.Fatal(err)
+	}
+	before := names(t, in(metaName))
+	theirs := &Target{Dir: l.target.Dir, Devices: []string{filepath.Join(t.TempDir(), "d")}}
+	for what, take := range map[string]func() error{
+		"held": func() error { return nil }, "removed": func() error { return os.Remove(in("meta/LOCK")) },
+	} {
+		if err := take(); err != nil {
+			t.Fatal(err)
+		}
+		for _, yes := range []bool{false, true} {
+			err := Format(t.Context(), l.Env, theirs, FormatOptions{Size: 64 * base.MiB, Yes: yes})
+			if ExitCode(err) != ExitLocked {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if _, err := os.Stat(in(ConfigName)); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if err := os.WriteFile(in("meta/LOCK"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if after := names(t, in(metaName)); !slices.Equal(before, after) {
+		t.Errorf("%q became %q", before, after)
+	}
+	if err := put(); !errors.Is(err, base.ErrUnknown) || ExitCode(err) != ExitLocked {
+		t.Errorf("put: %v", err)
+	}
+	if err := put(); !errors.Is(err, base.ErrReadOnly) || !strings.Contains(err.Error(), "it was replaced while") {
+		t.Errorf("another put: %v", err)
+	}
+	_ = s.close() // which may say it again
+}
+
+func putValue(t *testing.T, ns *store.Namespace, key string) error {
+	t.Helper()
+	w, err := ns.NewWriter(t.Context(), []byte(key), store.PutOptions{Replace: true})
+	if err != nil {
+		return err
+	}
+	if _, err := w.Write([]byte("value")); err != nil {
+		w.Abort()
+		return err
+	}
+	return w.Close()
 }
