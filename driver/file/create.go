@@ -14,6 +14,7 @@ import (
 // unless sparse is set. The name appears when the file is whole, where the file
 // system can do that. It never touches an existing file (ErrExists), and makes none
 // that MayCreate refuses; on any error nothing is left behind. A full file system gives ErrNoSpace.
+// What root makes belongs to the owner and group of the directory, where that has owners.
 func Create(path string, size int64, sparse bool) error {
 	if size <= 0 || size%base.StoreBlock != 0 {
 		return base.Errorf("create", path, base.ErrInvalid,
@@ -25,10 +26,15 @@ func Create(path string, size int64, sparse bool) error {
 	if err := MayCreate(path); err != nil {
 		return err
 	}
+	owner, err := unix.OwnerFor(path)
+	if err != nil {
+		return createError(path, size, err)
+	}
 	f, named, err := newFile(path)
 	if err != nil {
 		return createError(path, size, err)
 	}
+	_ = owner.Give(f) // a file system without owners leaves it as it is
 	if err = fill(f, path, size, sparse, &named); err != nil {
 		if named {
 			_ = os.Remove(path)

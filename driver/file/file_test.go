@@ -158,9 +158,9 @@ func loopDevice(t *testing.T, size int64) string {
 }
 
 // attachLoop makes a block device over what path names.
-func attachLoop(t *testing.T, path string) string {
+func attachLoop(t *testing.T, path string, flags ...string) string {
 	t.Helper()
-	out, err := exec.Command("losetup", "-f", "--show", path).Output()
+	out, err := exec.Command("losetup", append(flags, "-f", "--show", path)...).Output()
 	if err != nil {
 		testenv.Skip(t, "losetup: "+err.Error())
 	}

@@ -103,20 +103,30 @@ func unclaimed(path string, st unix.Stat) error {
 	if who := unix.LoopsOver(st); len(who) > 0 {
 		return giveUp(context.Background(), &Options{Path: path}, verdict{inUse: true, why: who[0]}, 0)
 	}
-	if st.Kind != unix.KindBlock {
-		return nil
-	}
-	behind := unix.BehindLoop(st.Rdev)
-	bst, err := unix.StatPath(behind)
-	if behind == "" || err != nil {
-		return nil
-	}
-	if rec, known := readRecord(behind, bst); known && rec.Alive() {
-		return giveUp(context.Background(), &Options{Path: path},
-			verdict{pid: rec.PID, why: rec.String() + " has " + behind + " open, which is behind it"}, 0)
+	for range maxLoops {
+		if st.Kind != unix.KindBlock {
+			return nil
+		}
+		behind := unix.BehindLoop(st.Rdev)
+		bst, err := unix.StatPath(behind)
+		if behind == "" || err != nil {
+			return nil
+		}
+		if who := unix.UsedBehind(st.Rdev, bst); len(who) > 0 {
+			return giveUp(context.Background(), &Options{Path: path},
+				verdict{inUse: true, why: behind + " is behind it, and " + who[0]}, 0)
+		}
+		if rec, known := readRecord(behind, bst); known && rec.Alive() {
+			return giveUp(context.Background(), &Options{Path: path},
+				verdict{pid: rec.PID, why: rec.String() + " has " + behind + " open, which is behind it"}, 0)
+		}
+		st = bst
 	}
 	return nil
 }
+
+// maxLoops bounds a chain of loop devices, of which each is over the next.
+const maxLoops = 16
 
 // MayWrite refuses, with ErrReadOnly, what Open would refuse for writing because
 // it is read-only for this process. It writes nothing and knows nothing of locks.

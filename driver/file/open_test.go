@@ -236,6 +236,24 @@ func TestCreate(t *testing.T) {
 	}
 }
 
+// TestCreateGivesAway: what root makes in somebody's directory is that one's.
+func TestCreateGivesAway(t *testing.T) {
+	testenv.NeedRoot(t)
+	const user, group = 65534, 65533
+	dir := t.TempDir()
+	if err := os.Chown(dir, user, group); err != nil {
+		t.Fatal(err)
+	}
+	p := create(t, dir, base.MiB)
+	st, err := os.Stat(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sys := st.Sys().(*syscall.Stat_t); sys.Uid != user || sys.Gid != group || st.Mode().Perm() != 0o600 {
+		t.Errorf("it is of %d:%d, mode %o", sys.Uid, sys.Gid, st.Mode().Perm())
+	}
+}
+
 // TestCreateTakesNothing: a file that does not fit takes no block of the disk, not even
 // for as long as its creation takes to fail: others would find the disk full.
 func TestCreateTakesNothing(t *testing.T) {
@@ -371,6 +389,55 @@ func TestBehindLoopDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustFail(t, "attached by a name that is gone", file.Options{Path: other}, base.ErrInUse, dev)
+}
+
+// TestUsedBehindLoopDevice: a loop device is in use when what is behind it is, at the end
+// of a chain as well, or when another one sees the same bytes and is; and a partition when
+// its disk is behind one, and the other way round.
+func TestUsedBehindLoopDevice(t *testing.T) {
+	testenv.NeedRoot(t)
+	const half = 32 * base.MiB
+	p := create(t, t.TempDir(), 2*half)
+	limit := strconv.Itoa(half)
+	mounted := attachLoop(t, p, "--sizelimit", limit)
+	if out, err := exec.Command("mkfs.ext4", "-q", mounted).CombinedOutput(); err != nil {
+		testenv.Skip(t, "mkfs: "+string(out))
+	}
+	over, same, beside := attachLoop(t, mounted), attachLoop(t, p), attachLoop(t, p, "--offset", limit)
+	second := attachLoop(t, over)
+	for _, dev := range []string{second, same, beside} {
+		closeDevice(t, open(t, file.Options{Path: dev}))
+	}
+	dir := t.TempDir()
+	if err := syscall.Mount(mounted, dir, "ext4", 0, ""); err != nil {
+		testenv.Skip(t, "mount: "+err.Error())
+	}
+	defer func() { _ = syscall.Unmount(dir, 0) }()
+	for _, dev := range []string{second, same} {
+		mustFail(t, "mounted behind it", file.Options{Path: dev}, base.ErrInUse, dir, "is behind it")
+	}
+	closeDevice(t, open(t, file.Options{Path: beside}))
+
+	disk := create(t, t.TempDir(), 8*base.MiB)
+	table := make([]byte, 512)
+	copy(table[446:], []byte{0, 0, 0, 0, 0x83, 0, 0, 0, 0, 8, 0, 0, 0, 16, 0, 0}) // one of 2 MiB, at 1 MiB
+	table[510], table[511] = 0x55, 0xaa
+	f, err := os.OpenFile(disk, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Write(table); err != nil || f.Close() != nil {
+		t.Fatal(err)
+	}
+	whole := attachLoop(t, disk, "--partscan")
+	part := whole + "p1"
+	if _, err := os.Stat(part); err != nil {
+		testenv.Skip(t, "no partitions of loop devices: "+err.Error())
+	}
+	t.Run("partition", func(t *testing.T) {
+		mustFail(t, "the disk", file.Options{Path: whole}, base.ErrInUse, attachLoop(t, part))
+	})
+	mustFail(t, "a partition", file.Options{Path: part}, base.ErrInUse, attachLoop(t, whole))
 }
 
 func TestReadOnlyBlockDevice(t *testing.T) {

@@ -127,12 +127,10 @@ func (e *Env) describeTarget(ctx context.Context, t *Target, target string) (tar
 		return d.choose(parsed.Rest), nil
 	}
 	path, isPath := filePath(target)
-	if isPath {
-		if st, err := unix.StatPath(path); err == nil && st.Kind == unix.KindBlock {
+	if st, err := unix.StatPath(path); isPath && err == nil {
+		if st.Kind == unix.KindBlock {
 			d.Transport = "block"
 		}
-	}
-	if d.Transport == "block" {
 		d.refused = file.InUse(path)
 	}
 	if d.refused == nil {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ugds-store/ugds/driver/file"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/testenv"
 	"github.com/ugds-store/ugds/store"
@@ -254,5 +255,30 @@ func TestManSpares(t *testing.T) {
 		if b, _ := os.ReadFile(mine); string(b) != string(page) {
 			t.Errorf("%q became %q", c.there, b)
 		}
+	}
+}
+
+// TestDeviceListBehindLoop: a file behind a loop device is not usable, and the list says by
+// which.
+func TestDeviceListBehindLoop(t *testing.T) {
+	testenv.NeedRoot(t)
+	path := filepath.Join(t.TempDir(), "disk")
+	if err := file.Create(path, 64*base.MiB, true); err != nil {
+		t.Fatal(err)
+	}
+	describe := func() targetDoc {
+		t.Helper()
+		d, err := new(Env).describeTarget(t.Context(), &Target{}, path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	if d := describe(); !d.Usable {
+		t.Errorf("%+v", d)
+	}
+	dev := attachLoop(t, path)
+	if d := describe(); d.Usable || d.Transport != "file" || !strings.Contains(d.Why, dev) {
+		t.Errorf("%+v", d)
 	}
 }
