@@ -16,7 +16,6 @@ import (
 	"github.com/ugds-store/ugds/driver/hw/sim"
 	"github.com/ugds-store/ugds/driver/nvme"
 	"github.com/ugds-store/ugds/internal/base"
-	"github.com/ugds-store/ugds/internal/testenv"
 	"github.com/ugds-store/ugds/meta"
 	"github.com/ugds-store/ugds/meta/metatest"
 	"github.com/ugds-store/ugds/store"
@@ -151,11 +150,8 @@ func TestH11StagingFull(t *testing.T) {
 	if !errors.Is(err, store.ErrTimeout) {
 		t.Errorf("without buffers: %v", err)
 	}
-	part := time.Duration(20)
-	if testenv.Race {
-		part = 4
-	}
-	if used, took := processTime(t)-cpu, time.Since(began); used > took/part {
+	// One that does not wait takes a whole processor, or its share of a busy machine.
+	if used, took := processTime(t)-cpu, time.Since(began); used > took/4 {
 		t.Errorf("waiting took %v of processor in %v", used, took)
 	}
 	ctx, cancel = context.WithTimeout(bg, time.Minute)
