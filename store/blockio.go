@@ -87,8 +87,7 @@ func (io *blockIO) readSupers(ctx context.Context) (quorum, error) {
 	if made := q.super.Layout.Capacity; made > in.Capacity {
 		return q, base.WithHint(base.Errorf("open", in.Target, ErrCorrupt,
 			"the device has %d bytes, the store was made on %d", in.Capacity, made),
-			"it was cut off or is another device: name the right one, or bring it back from a copy; if it is a file without a copy, "+
-				"`truncate -s %d FILE` makes what lies below the cut readable again, and `ugdsctl fsck --verify-data --repair --yes` then removes the other values", made)
+			"%s", base.CutOffHint(made))
 	}
 	q.super.Layout.Target = in.Target
 	return q, nil

@@ -1,7 +1,6 @@
 package file
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/ugds-store/ugds/driver"
@@ -38,10 +37,6 @@ func refuseKind(path string, k unix.Kind) error {
 		"name a regular file or a block device")
 }
 
-// ErrTooSmall is the cause of the ErrInvalid for a file or device that has not one block of
-// a store.
-var ErrTooSmall = errors.New("it has only")
-
 // describe fills in the geometry.
 func (h *handle) describe(o *Options) error {
 	in := &h.info
@@ -63,8 +58,7 @@ func (h *handle) describe(o *Options) error {
 	in.MemAlign = max(in.MemAlign, in.BlockSize)
 	in.Capacity = size &^ (in.BlockSize - 1)
 	if in.Capacity < base.StoreBlock {
-		return base.WithHint(base.Errorf("open", o.Path, base.ErrInvalid, "%w %d bytes", ErrTooSmall, size),
-			"if it was a device of a store, it was cut off: bring it back from a copy; else name another file")
+		return base.CutOff(o.Path, base.ErrInvalid, &base.TooSmall{Bytes: size})
 	}
 	if o.ReadOnly {
 		h.reason("opened read-only with a shared lock")

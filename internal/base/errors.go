@@ -93,6 +93,35 @@ func WithHint(err error, format string, args ...any) error {
 	return &hinted{err, hint}
 }
 
+// TooSmall is the cause of the error for a file or device of fewer bytes than it must have.
+type TooSmall struct {
+	Bytes int64 // that it has
+	Made  int64 // that it was made with; 0 if that is not known
+}
+
+// Error implements error.
+func (e *TooSmall) Error() string {
+	if e.Made > 0 {
+		return fmt.Sprintf("it has only %d bytes of %d", e.Bytes, e.Made)
+	}
+	return fmt.Sprintf("it has only %d bytes", e.Bytes)
+}
+
+// CutOff is the error of the given class for path, of which why is the cause.
+func CutOff(path string, class error, why *TooSmall) error {
+	err := Errorf("open", path, class, "%w", why)
+	if why.Made > 0 {
+		return WithHint(err, "%s", CutOffHint(why.Made))
+	}
+	return WithHint(err, "if it was a device of a store, it was cut off: bring it back from a copy; else name another file")
+}
+
+// CutOffHint says what helps where a device had made bytes and has fewer.
+func CutOffHint(made int64) string {
+	return fmt.Sprintf("it was cut off or is another device: name the right one, or bring it back from a copy; if it is a file without a copy, "+
+		"`truncate -s %d FILE` makes what lies below the cut readable again, and `ugdsctl fsck --verify-data --repair --yes` then removes the other values", made)
+}
+
 // OwnerHint says what helps against process pid, 0 if it is not known, which has what
 // only one process at a time can have.
 func OwnerHint(pid int) string {

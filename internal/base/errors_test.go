@@ -3,6 +3,7 @@ package base
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -23,6 +24,22 @@ func TestParts(t *testing.T) {
 	} {
 		if cause, hint := Parts(c.err); cause != c.cause || hint != c.hint {
 			t.Errorf("%v: %q and %q, want %q and %q", c.err, cause, hint, c.cause, c.hint)
+		}
+	}
+}
+
+// TestCutOff: what is too small is found behind the class, and the hint names the size that
+// brings the rest back where it is known.
+func TestCutOff(t *testing.T) {
+	for want, why := range map[string]*TooSmall{
+		"open x: corrupt: it has only 7 bytes (if it was a device of a store": {Bytes: 7},
+		"open x: corrupt: it has only 7 bytes of 4096 (it was cut off or is":  {Bytes: 7, Made: 4096},
+	} {
+		err := fmt.Errorf("while: %w", CutOff("x", ErrCorrupt, why))
+		var got *TooSmall
+		if !errors.As(err, &got) || got != why || !errors.Is(err, ErrCorrupt) || !strings.HasPrefix(err.Error(), "while: "+want) ||
+			why.Made > 0 != strings.Contains(err.Error(), "truncate -s 4096 ") {
+			t.Errorf("%v, want %q", err, want)
 		}
 	}
 }

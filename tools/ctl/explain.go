@@ -208,7 +208,7 @@ func emptyDisk(path string, size int64) error {
 	if st, err := unix.StatPath(path); err != nil || st.Kind != unix.KindBlock || size > 0 {
 		return err
 	}
-	return base.WithHint(base.Errorf("open", path, base.ErrInvalid, "%w 0 bytes", file.ErrTooSmall), "name another device")
+	return base.WithHint(base.Errorf("open", path, base.ErrInvalid, "%w", &base.TooSmall{}), "name another device")
 }
 
 // ofStore makes w that of a value of a store on a device: of whole blocks that may go

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ugds-store/ugds/driver/file"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/meta"
 	"github.com/ugds-store/ugds/store"
@@ -117,8 +116,9 @@ func check(ctx context.Context, e *Env, t *Target, o FsckOptions, do checker) (*
 	}
 	readOnly := !o.Repair || !o.Yes
 	devs, err := e.openDevices(ctx, t, p, readOnly)
+	var small *base.TooSmall
 	var at *base.Error
-	if errors.Is(err, file.ErrTooSmall) && errors.As(err, &at) {
+	if errors.As(err, &small) && errors.As(err, &at) {
 		return store.Unopened(at.Object, err), nil // as one that was cut off elsewhere
 	}
 	if err != nil {

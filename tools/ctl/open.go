@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"strings"
 	"time"
 
 	"github.com/ugds-store/ugds/driver"
@@ -75,12 +74,12 @@ func (e *Env) openDevices(ctx context.Context, t *Target, p parts, readOnly bool
 // cutOff gives err the class of a damage if a device is too small that store.toml names,
 // and no argument.
 func cutOff(err error) error {
+	var small *base.TooSmall
 	var at *base.Error
-	if !errors.Is(err, file.ErrTooSmall) || !errors.As(err, &at) {
+	if !errors.As(err, &small) || !errors.As(err, &at) {
 		return err
 	}
-	_, size, _ := strings.Cut(at.Err.Error(), file.ErrTooSmall.Error())
-	return base.WithHint(base.Errorf(at.Op, at.Object, base.ErrCorrupt, "%w%s", file.ErrTooSmall, size), "%s", at.Hint)
+	return base.CutOff(at.Object, base.ErrCorrupt, small)
 }
 
 // forbidden says what helps when this process may not open one of the targets, which are

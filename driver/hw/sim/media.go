@@ -124,13 +124,13 @@ func (m *media) adopt(f *unix.FD) error {
 	}
 	switch {
 	case m.bytes == 0:
-		return base.Errorf("open", f.Path(), base.ErrInvalid, "it has no block")
+		return base.CutOff(f.Path(), base.ErrInvalid, &base.TooSmall{Bytes: st.Size})
 	case m.bytes > maxBytes:
 		return base.Errorf("open", f.Path(), base.ErrInvalid, "it has %d bytes, the limit is %d", m.bytes, uint64(maxBytes))
 	case st.Size == 0 && !m.ns.ReadOnly:
 		return base.Wrap("resize", f.Path(), unix.Truncate(f, int64(m.bytes)))
 	case st.Size < int64(m.bytes):
-		return base.Errorf("open", f.Path(), base.ErrMismatch, "it has %d bytes, the namespace %d", st.Size, m.bytes)
+		return base.CutOff(f.Path(), base.ErrMismatch, &base.TooSmall{Bytes: st.Size, Made: int64(m.bytes)})
 	}
 	return nil
 }

@@ -144,7 +144,8 @@ func TestPathIsKept(t *testing.T) {
 		}
 	}
 	cfg.Namespaces[0].Blocks *= 2
-	if _, err := sim.Open(cfg); !errors.Is(err, base.ErrMismatch) {
+	var small *base.TooSmall
+	if _, err := sim.Open(cfg); !errors.Is(err, base.ErrMismatch) || !errors.As(err, &small) || *small != (base.TooSmall{Bytes: base.MiB, Made: 2 * base.MiB}) {
 		t.Errorf("file smaller than the namespace: %v", err)
 	}
 	folder := cfg
