@@ -492,6 +492,23 @@ func TestBenchTellsOnce(t *testing.T) {
 	}
 }
 
+// TestBenchHeldStore: that another process has the store is told once, with the status that
+// it has elsewhere, although the process of a case has found it.
+func TestBenchHeldStore(t *testing.T) {
+	dir := newStore(t)
+	owner, stdin, _ := startPut(t, dir)
+	_, errs, code := call(t, "", "bench", "--store", dir, "--op", "put", "--size", "4KiB", "--bytes", "1MiB", "--rounds", "1")
+	if code != 5 || strings.Count(errs, "\n") != 1 || strings.Count(errs, "pid "+strconv.Itoa(owner.Process.Pid)+" ") != 1 {
+		t.Errorf("exit %d, %q", code, errs)
+	}
+	if err := stdin.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := owner.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
 // stopChild stops a process that pid has started, so that it cannot end by itself. It
 // lets go of one that has not yet become its program: that one still has to see
 // whether its parent lives.

@@ -87,10 +87,47 @@ func BenchCase(ctx context.Context, e *Env) error {
 		return usage("bench-case", "standard input: %v", err)
 	}
 	s, err := bench.RunCase(ctx, c)
+	if err != nil && ctx.Err() == nil {
+		name, _ := classify(err)
+		_ = json.NewEncoder(e.Stdout).Encode(caseFailure{name}) // beside the text, which counts more
+	}
 	if err != nil {
 		return asChild(ctx, err)
 	}
 	return json.NewEncoder(e.Stdout).Encode(s)
+}
+
+// caseFailure is the answer of a process whose case failed: the class of what it says on
+// standard error.
+type caseFailure struct {
+	Class string `json:"class"`
+}
+
+// childError is what another process has said, with its class.
+type childError struct{ class, said error }
+
+func (c *childError) Error() string   { return c.said.Error() }
+func (c *childError) Unwrap() []error { return []error{c.class, c.said} }
+
+// ofChild gives said the class that the answer of the process names, if it names one.
+func ofChild(answer []byte, said error) error {
+	var f caseFailure
+	if json.Unmarshal(answer, &f) != nil {
+		return said
+	}
+	for _, c := range classes {
+		if c.name == f.Class {
+			return &childError{c.err, said}
+		}
+	}
+	return said
+}
+
+// sameClass tells whether two errors have a class, and the same one.
+func sameClass(a, b error) bool {
+	one, _ := classify(a)
+	other, _ := classify(b)
+	return one == other && one != noClass
 }
 
 // asChild leaves it to the first process to tell of an interrupt, which all have got.
@@ -145,7 +182,7 @@ func runBench(ctx context.Context, e *Env, t *Target, o BenchOptions) (err error
 		err = stopped(ctx, err)
 		if len(plan.Place.Devices) > 0 { // the store is the user's: leave nothing in it
 			left := bench.Purge(context.WithoutCancel(ctx), plan.Place)
-			if left != nil && !strings.Contains(err.Error(), left.Error()) { // it could not be opened before either
+			if left != nil && !sameClass(err, left) { // else it could not be opened before either
 				err = errors.Join(err, left)
 			}
 		}
@@ -180,7 +217,7 @@ func execCase(run func(context.Context, []byte) ([]byte, error)) func(context.Co
 		}
 		out, err := run(ctx, in)
 		if err != nil {
-			return nil, base.Wrap("bench", c.Subject+", "+c.Name(), err)
+			return nil, base.Wrap("bench", c.Subject+", "+c.Name(), ofChild(out, err))
 		}
 		s := new(bench.Sample)
 		if err := json.NewDecoder(bytes.NewReader(out)).Decode(s); err != nil {

@@ -335,3 +335,23 @@ func TestBenchWallClock(t *testing.T) {
 		}
 	}
 }
+
+// TestSameClass: a second error is left out for its class, which one of another process
+// keeps, and never for its text.
+func TestSameClass(t *testing.T) {
+	locked := base.Errorf("open", "x", base.ErrLocked, "pid 7 has it")
+	told := errors.New(locked.Error())
+	for _, c := range []struct {
+		a, b error
+		same bool
+	}{
+		{locked, base.Errorf("open", "y", base.ErrLocked, "pid 8 has it"), true},
+		{base.Wrap("bench", "case", ofChild([]byte(`{"class":"locked"}`), told)), locked, true},
+		{base.Wrap("bench", "case", ofChild([]byte(`{"class":"no_space"}`), told)), locked, false},
+		{ofChild(nil, told), locked, false}, {ofChild([]byte(`{"class":"failure"}`), told), told, false},
+	} {
+		if got := sameClass(c.a, c.b); got != c.same || c.a.Error() != locked.Error() && !strings.HasSuffix(c.a.Error(), locked.Error()) {
+			t.Errorf("%v and %v: %v", c.a, c.b, got)
+		}
+	}
+}

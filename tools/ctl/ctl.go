@@ -178,11 +178,14 @@ func ExitCode(err error) int {
 	return code
 }
 
+// noClass is the name of an error that has no class.
+const noClass = "failure"
+
 func classify(err error) (name string, code int) {
 	for _, c := range classes {
 		if errors.Is(err, c.err) {
 			return c.name, c.code
 		}
 	}
-	return "failure", ExitFailure
+	return noClass, ExitFailure
 }
