@@ -268,19 +268,26 @@ func TestForeignDatabase(t *testing.T) {
 	}
 }
 
+// smallDisk mounts a file system of 16 MiB for one test.
+func smallDisk(t *testing.T) (dir string) {
+	t.Helper()
+	testenv.NeedRoot(t)
+	dir = t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=16m"); err != nil {
+		testenv.Skip(t, "cannot mount a tmpfs: "+err.Error())
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
 // TestSmallDisk fills a real small file system, twice: while the DB runs, and so
 // that only the ballast lets it open again.
 func TestSmallDisk(t *testing.T) {
-	testenv.NeedRoot(t)
-	disk := t.TempDir()
-	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=16m"); err != nil {
-		testenv.Skip(t, "cannot mount a tmpfs: "+err.Error())
-	}
-	defer func() {
-		if err := syscall.Unmount(disk, 0); err != nil {
-			t.Error(err)
-		}
-	}()
+	disk := smallDisk(t)
 	var ev events
 	o := Options{Dir: filepath.Join(disk, "m"), MemTableBytes: 256 << 10, OnEvent: ev.add}
 	d := newDB(t, o)
@@ -343,16 +350,7 @@ func TestSmallDisk(t *testing.T) {
 // TestLostLockReadOnlyDisk: where the lock file cannot be made again the hint is another
 // one, and helps.
 func TestLostLockReadOnlyDisk(t *testing.T) {
-	testenv.NeedRoot(t)
-	disk := t.TempDir()
-	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=16m"); err != nil {
-		testenv.Skip(t, "cannot mount a tmpfs: "+err.Error())
-	}
-	defer func() {
-		if err := syscall.Unmount(disk, 0); err != nil {
-			t.Error(err)
-		}
-	}()
+	disk := smallDisk(t)
 	o := Options{Dir: filepath.Join(disk, "m")}
 	closeDB(t, newDB(t, o))
 	if err := os.Remove(filepath.Join(o.Dir, lockName)); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ugds-store/ugds/driver"
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/testenv"
 )
 
 func TestChoose(t *testing.T) {
@@ -61,7 +62,7 @@ func TestChooseIOMMUFD(t *testing.T) {
 	if got := kernel(b.dir).vfioNodes(&now); !slices.Equal(got, []string{"/dev/vfio/devices/vfio3", "/dev/iommu"}) {
 		t.Errorf("%q", got)
 	}
-	pid := holdFull(t)
+	pid := testenv.Hold(t, "/dev/full")
 	who, err := holders(kernel(b.dir), anSSD)
 	if want := fmt.Sprintf("process %d (sleep) has /dev/vfio/devices/vfio3 open", pid); err != nil || !slices.Contains(who, want) {
 		t.Errorf("%q, %v, want %q", who, err, want)

@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/testenv"
 )
 
 // TestHolders: whoever has a disk open is named, also by way of a partition or past the
@@ -30,7 +30,7 @@ func TestHolders(t *testing.T) {
 		t.Errorf("%q, %v", who, err)
 	}
 	b.put("class/nvme-generic/ng0n1/dev", fullDev)
-	it := fmt.Sprintf("process %d ", holdFull(t))
+	it := fmt.Sprintf("process %d ", testenv.Hold(t, "/dev/full"))
 	who, err := holders(kernel(b.dir), anSSD)
 	if err != nil || !slices.ContainsFunc(who, func(w string) bool { return strings.HasPrefix(w, it) && strings.HasSuffix(w, " /dev/ng0n1 open") }) {
 		t.Errorf("%q, %v", who, err)
@@ -38,27 +38,6 @@ func TestHolders(t *testing.T) {
 }
 
 const fullDev = "1:7\n" // the device number of /dev/full
-
-// holdFull starts a process that has /dev/full open until the test ends, and gives its
-// number.
-func holdFull(t *testing.T) (pid int) {
-	t.Helper()
-	f, err := os.Open("/dev/full")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	c := exec.Command("sleep", "60")
-	c.Stdin = f
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = c.Process.Kill()
-		_ = c.Wait()
-	})
-	return c.Process.Pid
-}
 
 // TestA05GroupInUse: a controller whose VFIO group a process has open is not taken away,
 // which would block until the process lets go of it: the process is named.
@@ -73,7 +52,7 @@ func TestA05GroupInUse(t *testing.T) {
 			b.put("class/vfio/"+group+"/dev", fullDev)
 			d := b.binder()
 			d.inUse = holders
-			pid := holdFull(t)
+			pid := testenv.Hold(t, "/dev/full")
 			_, err := d.bind(t.Context(), anSSD, DriverKernel)
 			want := fmt.Sprintf("process %d (sleep) has /dev/vfio/%s open", pid, group)
 			if !errors.Is(err, base.ErrInUse) || !strings.Contains(err.Error(), want) || len(b.writes) > 0 || b.driver() != DriverVFIO {

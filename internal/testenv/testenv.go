@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"sync"
 	"testing"
 	"time"
@@ -34,6 +35,27 @@ func NeedRoot(t testing.TB) {
 	if os.Geteuid() != 0 {
 		Skip(t, "needs root")
 	}
+}
+
+// Hold starts a process, sleep, that has path open until the test ends, and gives its
+// number.
+func Hold(t testing.TB, path string) (pid int) {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	c := exec.Command("sleep", "60")
+	c.Stdin = f
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = c.Process.Kill()
+		_ = c.Wait() // killed
+	})
+	return c.Process.Pid
 }
 
 var seedOnce = sync.OnceValue(func() uint64 {

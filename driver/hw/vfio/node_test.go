@@ -3,12 +3,12 @@ package vfio
 import (
 	"errors"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/ugds-store/ugds/internal/base"
+	"github.com/ugds-store/ugds/internal/testenv"
 	"github.com/ugds-store/ugds/internal/unix"
 )
 
@@ -116,24 +116,6 @@ func TestLockedBy(t *testing.T) {
 		}
 		return func() { _ = f.Close() }
 	}
-	other := func(path string) (pid string) {
-		t.Helper()
-		f, err := os.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		c := exec.Command("sleep", "60")
-		c.Stdin = f
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			_ = c.Process.Kill()
-			_ = c.Wait()
-		})
-		return strconv.Itoa(c.Process.Pid)
-	}
 	attempt := opened(own)
 	defer attempt()
 	says("nobody is seen", l.bindError(own, unix.EINVAL), "another process has it, or")
@@ -144,9 +126,9 @@ func TestLockedBy(t *testing.T) {
 	says("the group is this process's", l.locked(group, 0, unseen), "this process has it, or another device of its IOMMU group")
 	says("the group is this process's, by iommufd", l.bindError(own, unix.EBUSY), "this process has it, or another device")
 	earlier()
-	pid := other(group)
+	pid := strconv.Itoa(testenv.Hold(t, group))
 	says("the group is another's, by iommufd", l.bindError(own, unix.EBUSY), "process "+pid+" (sleep) has it (")
-	pid = other(own)
+	pid = strconv.Itoa(testenv.Hold(t, own))
 	says("another has bound it", l.bindError(own, unix.EINVAL), "process "+pid+" (sleep) has it (")
 }
 
