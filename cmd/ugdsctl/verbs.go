@@ -184,8 +184,8 @@ the checksum of the value; with --range, the pieces around the range are.
 
 --force puts a new file in the place of FILE. Of a symbolic link it replaces the
 link, and leaves what it leads to; a pipe or terminal behind one is written to,
-with or without --force. A block device is written over with --force, unless it
-is in use. What a store lies on or consists of is refused in any case.`,
+with or without --force. Other devices are written over with --force, unless
+they are in use. What a store lies on or consists of is refused in any case.`,
 		Example: `  ugdsctl get --store DIR greeting greeting.txt
   ugdsctl get --store DIR greeting - | wc -c
   ugdsctl get --store DIR greeting - --range 0:5`,
@@ -198,7 +198,7 @@ is in use. What a store lies on or consists of is refused in any case.`,
 	storeFlags(cmd, t)
 	keyFlags(cmd, t)
 	cmd.Flags().StringVar(&o.Range, "range", "", "only a part: `OFF:LEN`, OFF: or :LEN")
-	cmd.Flags().BoolVar(&o.Force, "force", false, "replace an existing file, or write over a block device")
+	cmd.Flags().BoolVar(&o.Force, "force", false, "replace an existing file, or write over a device")
 	return cmd
 }
 

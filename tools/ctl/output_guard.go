@@ -28,6 +28,8 @@ func mayOutput(ctx context.Context, verb, name string, force bool) error {
 		return usage(verb, "%s is a directory", name)
 	case err == nil && st.Mode().Type() == fs.ModeDevice:
 		return mayOverwrite(ctx, verb, name, force)
+	case err == nil && st.Mode()&fs.ModeCharDevice != 0 && !force && keepsBytes(name):
+		return overDevice(verb, name, "character", "")
 	case err == nil && !st.Mode().IsRegular():
 		return nil // a terminal, a pipe
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
@@ -61,9 +63,33 @@ func mayOverwrite(ctx context.Context, verb, name string, force bool) error {
 	if err != nil || force {
 		return err
 	}
+	return overDevice(verb, name, "block", what)
+}
+
+// overDevice asks for --force; what the device holds is "" if that is not known.
+func overDevice(verb, name, kind, what string) error {
 	lost := false
-	err = base.Errorf(verb, name, base.ErrExists, "it is a block device%s", holds(what, &lost))
+	err := base.Errorf(verb, name, base.ErrExists, "it is a %s device%s", kind, holds(what, &lost))
 	return base.WithHint(err, "--force writes over it")
+}
+
+// keepsBytes tells of a character device whether what it was given before may be lost, as
+// with tapes and raw flash: of all but terminals and /dev/null and its like.
+func keepsBytes(name string) bool {
+	const memory, firstPty, lastPty = 1, 136, 143
+	st, err := unix.StatPath(name)
+	if err != nil {
+		return true
+	}
+	switch d := st.Rdev; {
+	case d.Major == memory:
+		return d.Minor != 3 && d.Minor != 5 && d.Minor != 7 // null, zero, full
+	case d.Major >= firstPty && d.Major <= lastPty:
+		return false
+	default:
+		to, _ := os.Readlink("/sys/dev/char/" + d.String() + "/subsystem")
+		return filepath.Base(to) != "tty"
+	}
 }
 
 // mayMakeIn refuses a file whose directory is not there or takes none, or lies among the
@@ -74,8 +100,10 @@ func mayMakeIn(verb, name string) error {
 		err := base.Errorf(verb, name, base.ErrNotFound, "there is no directory %s", dir)
 		return base.WithHint(err, "make it first, or name another file")
 	}
-	if err := file.MayCreate(dir); err != nil {
-		return err
+	for _, at := range []string{name, dir} { // the second, since a link there would be replaced
+		if err := file.MayCreate(at); err != nil {
+			return err
+		}
 	}
 	if err := unix.MayWrite(dir); err != nil {
 		err := base.Errorf(verb, name, base.ErrReadOnly, "nothing can be made in %s: %w", dir, err)

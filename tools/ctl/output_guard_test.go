@@ -95,6 +95,24 @@ func TestGetToBlockDevice(t *testing.T) {
 	}
 }
 
+// TestGetToCharacterDevice: only terminals and devices that keep nothing are written to
+// without --force.
+func TestGetToCharacterDevice(t *testing.T) {
+	l := newLab(t)
+	l.put(t, "k", []byte("value"))
+	err := Get(t.Context(), l.Env, l.target, GetOptions{Key: "k", File: "/dev/random"})
+	failsWith(t, "a device that takes bytes", err, ExitExists, "it is a character device (--force writes over it)")
+	if err := Get(t.Context(), l.Env, l.target, GetOptions{Key: "k", File: "/dev/null"}); err != nil {
+		t.Error(err)
+	}
+	if err := mayOutput(t.Context(), "get", "/dev/tty", false); err != nil {
+		t.Errorf("a terminal: %v", err)
+	}
+	if err := mayOutput(t.Context(), "get", "/dev/random", true); err != nil {
+		t.Errorf("--force: %v", err)
+	}
+}
+
 // TestNothingInMetadata: no verb replaces or makes a file in the metadata of another
 // store, or replaces what names the parts of one, under whatever name.
 func TestNothingInMetadata(t *testing.T) {
@@ -191,7 +209,7 @@ func TestOutputPlaces(t *testing.T) {
 	}{
 		{filepath.Join(none, "x"), ExitNotFound, "there is no directory " + none},
 		{filepath.Join(plain, "x"), ExitFailure, "not a directory"},
-		{"/dev/ugds-no-disk", ExitNotFound, "a file there would lie in memory"},
+		{"/dev/ugds-no-disk", ExitNotFound, "create /dev/ugds-no-disk: not found: there is no such device, and a file there would lie in memory"},
 	} {
 		err := Get(t.Context(), l.Env, l.target, GetOptions{Key: "k", File: c.file})
 		failsWith(t, "get", err, c.status, c.says)
