@@ -93,7 +93,8 @@ func (b *Batch) fail(err error) bool {
 //     nothing was sent. Once sent, the context does not matter.
 //   - ErrUnknown: the commit failed or passed the deadline. The next open shows
 //     the batch as a whole or not at all; until then this DB is fenced and reads
-//     show the state before. With ErrMetaFull when a full disk is the reason.
+//     show the state before. With ErrMetaFull when a full disk is the reason, with
+//     ErrLocked when the file LOCK was removed or replaced.
 //
 // After any outcome the batch must be Reset before it is filled again. An empty
 // batch without a generation is no commit.
