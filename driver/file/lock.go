@@ -83,7 +83,7 @@ func giveUp(ctx context.Context, o *Options, v verdict, waited time.Duration) er
 
 // InUse refuses a file or block device that Open would refuse for writing because it is
 // mounted, swap, behind a loop device or otherwise held. It changes nothing, and of locks
-// it knows only that of a store on the file behind a loop device.
+// it knows only those of what is behind a loop device and of others over the same.
 func InUse(path string) error {
 	st, err := unix.StatPath(path)
 	if err != nil {
@@ -116,13 +116,60 @@ func unclaimed(path string, st unix.Stat) error {
 			return giveUp(context.Background(), &Options{Path: path},
 				verdict{inUse: true, why: behind + " is behind it, and " + who[0]}, 0)
 		}
-		if rec, known := readRecord(behind, bst); known && rec.Alive() {
-			return giveUp(context.Background(), &Options{Path: path},
-				verdict{pid: rec.PID, why: rec.String() + " has " + behind + " open, which is behind it"}, 0)
+		if err := othersBehind(path, behind, st, bst); err != nil {
+			return err
 		}
 		st = bst
 	}
 	return nil
+}
+
+// othersBehind refuses a loop device when somebody, a reader as well, has what is behind it
+// or another loop device over the same bytes: their locks are not on this one.
+func othersBehind(path, behind string, st, bst unix.Stat) error {
+	o := &Options{Path: path}
+	if v, held := holder(behind, bst); held {
+		v.why = behind + " is behind it, and " + v.why
+		return giveUp(context.Background(), o, v, 0)
+	}
+	for _, other := range unix.LoopsBeside(st.Rdev, bst) {
+		ost, err := unix.StatPath(other)
+		if err != nil || ost.Kind != unix.KindBlock {
+			continue // a container need not have it
+		}
+		if v, held := holder(other, ost); held {
+			v.why = other + " is over the same " + behind + ", and " + v.why
+			return giveUp(context.Background(), o, v, 0)
+		}
+	}
+	return nil
+}
+
+// holder tells whether somebody has the lock of a file or device that is not to be opened,
+// and who. It is patient, as with an unknown holder.
+func holder(path string, st unix.Stat) (v verdict, held bool) {
+	for end := time.Now().Add(lockGrace); isLocked(path, st); time.Sleep(lockPoll) {
+		if time.Now().After(end) {
+			v = judge(path, true)
+			v.unknown = false
+			return v, true
+		}
+	}
+	return verdict{}, false
+}
+
+// isLocked takes the lock for a moment, since not every holder can be seen in /proc; that
+// has to do where the lock cannot be tried.
+func isLocked(path string, st unix.Stat) bool {
+	f, err := unix.Open(path, unix.ReadOnly|unix.NonBlock, 0)
+	if err == nil {
+		defer func() { _ = f.Close() }()
+		if err = unix.TryFlock(f, unix.LockExclusive); err == nil {
+			_ = unix.Unflock(f)
+			return false
+		}
+	}
+	return err == unix.EAGAIN || unix.LockedBy(st) > 0
 }
 
 // maxLoops bounds a chain of loop devices, of which each is over the next.

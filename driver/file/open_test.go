@@ -431,6 +431,35 @@ func TestUsedBehindLoopDevice(t *testing.T) {
 	mustFail(t, "a partition", file.Options{Path: part}, base.ErrInUse, attachLoop(t, whole))
 }
 
+// TestOthersBehindLoopDevice: a loop device is not opened for writing while somebody has what
+// is behind it, if only to read, or another loop device over the same bytes.
+func TestOthersBehindLoopDevice(t *testing.T) {
+	testenv.NeedRoot(t)
+	const half = base.MiB
+	p := create(t, t.TempDir(), 2*half)
+	limit := strconv.Itoa(half)
+	dev, same := attachLoop(t, p, "--sizelimit", limit), attachLoop(t, p)
+	over, beside := attachLoop(t, attachLoop(t, p)), attachLoop(t, p, "--offset", limit)
+	for name, other := range map[string]file.Options{
+		"a reader of the file":        {Path: p, ReadOnly: true},
+		"another loop device":         {Path: same},
+		"a reader of another of them": {Path: same, ReadOnly: true},
+	} {
+		d := open(t, other)
+		for _, path := range []string{dev, over} {
+			mustFail(t, name, file.Options{Path: path}, base.ErrLocked, "it is this process", other.Path+" is ")
+			if err := file.InUse(path); !errors.Is(err, base.ErrLocked) {
+				t.Errorf("%s: %v", name, err)
+			}
+			closeDevice(t, open(t, file.Options{Path: path, ReadOnly: true}))
+		}
+		closeDevice(t, d)
+	}
+	d := open(t, file.Options{Path: beside})
+	closeDevice(t, open(t, file.Options{Path: dev}))
+	closeDevice(t, d)
+}
+
 func TestReadOnlyBlockDevice(t *testing.T) {
 	testenv.NeedRoot(t)
 	dev := loopDevice(t, base.MiB)

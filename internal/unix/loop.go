@@ -3,6 +3,7 @@ package unix
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -54,23 +55,42 @@ func UsedBehind(d Dev, st Stat) []string {
 	if st.Kind == KindBlock {
 		out = BlockHolders(st.Rdev)
 	}
-	var mine loop
-	var rest []loop
-	for _, l := range loops() {
-		dev, ok := ParseDev(BlockAttr(d, "../dev"))
-		switch {
-		case l.dev == d || ok && l.dev == dev && BlockAttr(d, "partition") != "":
-			mine = l
-		case l.over(st):
-			rest = append(rest, l)
-		}
+	for _, l := range beside(d, st) {
+		out = append(out, BlockHolders(l.dev)...)
 	}
-	for _, l := range rest {
-		if who := BlockHolders(l.dev); len(who) > 0 && mine.overlaps(l) {
-			out = append(out, who...)
+	return out
+}
+
+// LoopsBeside are the paths of the other loop devices over what is behind the loop device
+// d, as in UsedBehind, that see some of the same bytes, and of their partitions.
+func LoopsBeside(d Dev, st Stat) (out []string) {
+	for _, l := range beside(d, st) {
+		out = append(out, "/dev/"+l.name)
+		parts, _ := filepath.Glob("/sys/block/" + l.name + "/" + l.name + "p*/partition")
+		for _, p := range parts {
+			out = append(out, "/dev/"+filepath.Base(filepath.Dir(p)))
 		}
 	}
 	return out
+}
+
+// beside lists the other loop devices over st that see some of the bytes of d, which is
+// one, or a partition of one.
+func beside(d Dev, st Stat) (out []loop) {
+	disk := d
+	if whole, ok := ParseDev(BlockAttr(d, "../dev")); ok && BlockAttr(d, "partition") != "" {
+		disk = whole
+	}
+	var mine loop
+	for _, l := range loops() {
+		switch {
+		case l.dev == disk:
+			mine = l
+		case l.over(st):
+			out = append(out, l)
+		}
+	}
+	return slices.DeleteFunc(out, func(l loop) bool { return !mine.overlaps(l) })
 }
 
 // overlaps tells whether two loop devices over one file see some of the same bytes, as far

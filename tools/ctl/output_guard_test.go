@@ -2,6 +2,7 @@ package ctl
 
 import (
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/ugds-store/ugds/driver/file"
+	"github.com/ugds-store/ugds/driver/probe"
 	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/internal/testenv"
 	"github.com/ugds-store/ugds/store"
@@ -298,5 +300,27 @@ func TestDeviceListBehindLoop(t *testing.T) {
 	dev := attachLoop(t, path)
 	if d := describe(); d.Usable || d.Transport != "file" || !strings.Contains(d.Why, dev) {
 		t.Errorf("%+v", d)
+	}
+}
+
+// TestFormatBehindLoop: format does not take a loop device while a model of a controller
+// has the file behind it, and the list says so.
+func TestFormatBehindLoop(t *testing.T) {
+	testenv.NeedRoot(t)
+	path := filepath.Join(t.TempDir(), "disk")
+	if err := file.Create(path, 64*base.MiB, true); err != nil {
+		t.Fatal(err)
+	}
+	model, err := probe.Open(t.Context(), "sim:path="+path, probe.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = model.Close(t.Context()) }()
+	dev := attachLoop(t, path)
+	e := &Env{Stdout: io.Discard, Stderr: io.Discard}
+	target := &Target{Dir: filepath.Join(t.TempDir(), "s"), Devices: []string{dev}}
+	failsWith(t, "format", Format(t.Context(), e, target, FormatOptions{Yes: true}), ExitLocked, path+" is behind it")
+	if d, err := e.describeTarget(t.Context(), &Target{}, dev); err != nil || d.Usable {
+		t.Errorf("%+v, %v", d, err)
 	}
 }
