@@ -109,7 +109,7 @@ func RestoreLock(o Options) error {
 	o = o.withDefaults()
 	_, err := o.FS.Stat(o.path(lockName))
 	if errors.Is(err, iofs.ErrNotExist) {
-		if err := unowned(o); err != nil {
+		if err := unowned(o, false); err != nil {
 			return err
 		}
 		err = writeFile(o.FS, o.path(lockName), nil, "")

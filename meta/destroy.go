@@ -30,7 +30,7 @@ func unfinished(names []string) bool {
 // crash in between leaves nothing that Open would take. It removes only what
 // Create makes, also what a crashed Create left; the directory itself stays.
 // Errors: ErrNotFound when there is no directory, ErrLocked when it has an
-// owner, also one whose lock file was removed, as far as that can be seen.
+// owner or a reader, also one whose lock file was removed, as far as that can be seen.
 func Destroy(o Options) error {
 	o = o.withDefaults()
 	if o.ReadOnly {
@@ -49,7 +49,7 @@ func Destroy(o Options) error {
 	case !errors.Is(err, iofs.ErrNotExist) && !errors.Is(err, errNotRegular): // nobody has such a lock
 		return err
 	}
-	if err := unowned(o); err != nil {
+	if err := unowned(o, true); err != nil {
 		return err
 	}
 	for _, name := range ownNames {

@@ -32,12 +32,14 @@ func Unowned(o Options) error {
 	case errors.Is(err, base.ErrLocked):
 		return err
 	}
-	return unowned(o)
+	return unowned(o, !o.ReadOnly)
 }
 
 // unowned refuses a directory on a disk in which some process has a file open for writing:
 // as its log is while an owner lives. LOCK does not count: that it is open means nothing.
-func unowned(o Options) error {
+// For who destroys the directory, who reads there counts as well, and so does a LOCK that
+// was removed, all that a reader may have open.
+func unowned(o Options, destroy bool) error {
 	if st, err := o.FS.Stat(o.Dir); err != nil || st.Sys() == nil {
 		return nil
 	}
@@ -53,15 +55,31 @@ func unowned(o Options) error {
 	if len(files) == 0 {
 		return nil
 	}
+	users, what := unix.Writers, "open for writing"
+	if destroy {
+		users, what = func(files []unix.Stat) []int { return unix.Users(files, realPath(o.path(lockName))) }, "open"
+	}
 	for end := time.Now().Add(writerGrace); ; time.Sleep(writerPoll) {
-		pids := unix.Writers(files)
+		pids := users(files)
 		if len(pids) == 0 {
 			return nil
 		}
 		if time.Now().After(end) {
-			err := base.Errorf("open metadata", o.Dir, base.ErrLocked, "pid %d (%s) has it open for writing, and its file %s was removed or replaced",
-				pids[0], unix.ProcName(pids[0]), lockName)
+			err := base.Errorf("open metadata", o.Dir, base.ErrLocked, "pid %d (%s) has it %s, and its file %s was removed or replaced",
+				pids[0], unix.ProcName(pids[0]), what, lockName)
 			return base.WithHint(err, "%s", base.OwnerHint(pids[0]))
 		}
 	}
+}
+
+// realPath is a path in a directory as the kernel shows it.
+func realPath(path string) string {
+	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if err == nil {
+		dir, err = filepath.Abs(dir)
+	}
+	if err != nil {
+		return path
+	}
+	return filepath.Join(dir, filepath.Base(path))
 }

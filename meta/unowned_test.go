@@ -105,3 +105,39 @@ func TestOwnerWithoutLock(t *testing.T) {
 		t.Errorf("an empty directory: %v", err)
 	}
 }
+
+// TestReaderWithoutLock: a living reader whose lock file was removed or replaced spares the
+// directory from being destroyed, though not from being opened.
+func TestReaderWithoutLock(t *testing.T) {
+	for _, flushed := range []bool{false, true} {
+		for _, replaced := range []bool{false, true} {
+			o := Options{Dir: filepath.Join(t.TempDir(), "m")}
+			d := newDB(t, o)
+			put(t, d, 1, 1, "a")
+			closeDB(t, d)
+			if flushed {
+				closeDB(t, openDB(t, o))
+			}
+			reader := openDB(t, Options{Dir: o.Dir, ReadOnly: true})
+			scan(t, reader)
+			lock := filepath.Join(o.Dir, lockName)
+			err := os.Remove(lock)
+			if replaced {
+				err = errors.Join(err, os.WriteFile(lock, nil, 0o600))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			for what, err := range map[string]error{"unowned": Unowned(o), "destroy": Destroy(o)} {
+				if !errors.Is(err, base.ErrLocked) {
+					t.Errorf("%s, flushed %v, replaced %v: %v", what, flushed, replaced, err)
+				}
+			}
+			closeDB(t, openDB(t, o))
+			_ = reader.Close(t.Context()) // it may find its files gone
+			if err := Destroy(o); err != nil {
+				t.Errorf("closed: %v", err)
+			}
+		}
+	}
+}

@@ -118,7 +118,7 @@ func lockName(st Stat) string {
 // locked open file description itself: the owner or a child that inherited it.
 // Processes of other users may be invisible.
 func LockHolders(st Stat) []int {
-	return others(sameFile(st), func(fdinfo string) bool { return strings.Contains(fdinfo, "FLOCK") })
+	return others(sameFile(st), func(_, fdinfo string) bool { return strings.Contains(fdinfo, "FLOCK") })
 }
 
 // LockedBy is a living process that has the flock on the file, itself included, or 0 if
@@ -137,12 +137,30 @@ func LockedBy(st Stat) int {
 // open. Of a device node only the kind and the device matter: a container has nodes
 // of its own. Processes of other users may be invisible.
 func Openers(st Stat) []int {
-	return others(openOf(st), func(string) bool { return true })
+	return others(openOf(st), func(_, _ string) bool { return true })
 }
 
 // Writers lists the living processes, this one included, that have one of the files open
 // for writing. Processes of other users may be invisible.
 func Writers(files []Stat) []int {
+	return withSelf(anyOf(files), forWriting)
+}
+
+// Users lists the living processes, this one included, that have one of the files open, if
+// only to read, or one that had the path lost until it was removed. Processes of other
+// users may be invisible.
+func Users(files []Stat, lost string) []int {
+	same := anyOf(files)
+	return withSelf(func(s Stat) bool { return s.Kind == KindRegular }, func(fd, _ string) bool {
+		if st, err := StatPath(fd); err == nil && same(st) {
+			return true
+		}
+		to, _ := os.Readlink(fd)
+		return to == lost+" (deleted)"
+	})
+}
+
+func anyOf(files []Stat) func(Stat) bool {
 	type id struct {
 		dev Dev
 		ino uint64
@@ -151,16 +169,20 @@ func Writers(files []Stat) []int {
 	for _, st := range files {
 		wanted[id{st.Dev, st.Ino}] = true
 	}
-	same := func(s Stat) bool { return wanted[id{s.Dev, s.Ino}] }
-	out := others(same, forWriting)
-	if count(os.Getpid(), same, forWriting) > 0 {
+	return func(s Stat) bool { return wanted[id{s.Dev, s.Ino}] }
+}
+
+// withSelf is others and this process.
+func withSelf(same func(Stat) bool, wanted func(fd, fdinfo string) bool) []int {
+	out := others(same, wanted)
+	if count(os.Getpid(), same, wanted) > 0 {
 		out = append(out, os.Getpid())
 	}
 	return out
 }
 
 // forWriting tells it of a descriptor by what /proc says of that.
-func forWriting(fdinfo string) bool {
+func forWriting(_, fdinfo string) bool {
 	for line := range strings.Lines(fdinfo) {
 		if flags, ok := strings.CutPrefix(line, "flags:"); ok {
 			n, err := strconv.ParseUint(strings.TrimSpace(flags), 8, 64)
@@ -172,7 +194,9 @@ func forWriting(fdinfo string) bool {
 
 // OpenHere counts the descriptors of this process that have the file open, as Openers
 // looks for them in others.
-func OpenHere(st Stat) int { return count(os.Getpid(), openOf(st), func(string) bool { return true }) }
+func OpenHere(st Stat) int {
+	return count(os.Getpid(), openOf(st), func(_, _ string) bool { return true })
+}
 
 func openOf(st Stat) func(Stat) bool {
 	if st.Kind == KindBlock || st.Kind == KindChar {
@@ -186,8 +210,8 @@ func sameFile(st Stat) func(Stat) bool {
 }
 
 // others lists the living processes but this one that have a descriptor of the
-// file whose description in /proc is wanted.
-func others(same func(Stat) bool, wanted func(fdinfo string) bool) []int {
+// file whose path and description in /proc are wanted.
+func others(same func(Stat) bool, wanted func(fd, fdinfo string) bool) []int {
 	dirs, _ := os.ReadDir("/proc")
 	var out []int
 	for _, d := range dirs {
@@ -200,7 +224,7 @@ func others(same func(Stat) bool, wanted func(fdinfo string) bool) []int {
 }
 
 // count tells how many such descriptors a process has.
-func count(pid int, same func(Stat) bool, wanted func(fdinfo string) bool) (n int) {
+func count(pid int, same func(Stat) bool, wanted func(fd, fdinfo string) bool) (n int) {
 	dir := "/proc/" + strconv.Itoa(pid)
 	fds, _ := os.ReadDir(dir + "/fd")
 	for _, fd := range fds {
@@ -209,7 +233,7 @@ func count(pid int, same func(Stat) bool, wanted func(fdinfo string) bool) (n in
 			continue
 		}
 		info, _ := os.ReadFile(dir + "/fdinfo/" + fd.Name())
-		if wanted(string(info)) {
+		if wanted(dir+"/fd/"+fd.Name(), string(info)) {
 			n++
 		}
 	}

@@ -45,8 +45,11 @@ func TestWriters(t *testing.T) {
 		})
 		return c.Process.Pid
 	}
-	start(os.O_RDONLY)
+	reader := start(os.O_RDONLY)
 	is("a reader")
+	if got := unix.Users([]unix.Stat{{Ino: 1}, st}, path); !slices.Equal(got, []int{reader}) {
+		t.Errorf("users: %v, want %d", got, reader)
+	}
 	a, b := start(os.O_WRONLY), start(os.O_RDWR)
 	both := []int{a, b}
 	slices.Sort(both)
@@ -59,4 +62,12 @@ func TestWriters(t *testing.T) {
 	all := append(both, os.Getpid())
 	slices.Sort(all)
 	is("this one, too", all...)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	for lost, want := range map[string]int{path: len(all) + 1, path + "x": 0} {
+		if got := unix.Users(nil, lost); len(got) != want {
+			t.Errorf("users of %s, which is gone: %v", lost, got)
+		}
+	}
 }
