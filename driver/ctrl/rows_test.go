@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -375,6 +376,9 @@ func TestRow11ManyControllers(t *testing.T) {
 	}
 	cfg := sim.Default(base.MiB)
 	cfg.Path = t.TempDir() + "/ns"
+	if err := os.WriteFile(cfg.Path, make([]byte, base.MiB), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	owner := model(t, cfg)
 	if _, err := sim.Open(cfg); !errors.Is(err, base.ErrLocked) {
 		t.Errorf("a second owner: %v", err)

@@ -36,7 +36,7 @@ func benchDevice(ctx context.Context, e *Env, t *Target, o *BenchOptions) error 
 	if err != nil {
 		return err
 	}
-	if path, ok := filePath(t.Devices[0]); ok && o.Yes {
+	if path, ok := filePath(t.Devices[0]); ok && (o.Yes || slices.Contains(o.Ops, bench.OpWrite)) {
 		if err := spareParts("bench", path); err != nil {
 			return err
 		}

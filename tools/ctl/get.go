@@ -89,6 +89,9 @@ func getStream(ctx context.Context, e *Env, ns *store.Namespace, name string, ke
 		return err
 	}
 	doc.Offset, doc.Bytes = off, n
+	if err := fits("get", o.File, n); err != nil {
+		return err
+	}
 	var bar Bar = noBar{}
 	if o.File != Std || !e.Screen {
 		bar = e.progress("get", n)

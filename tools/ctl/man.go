@@ -41,8 +41,12 @@ func man(ctx context.Context, e *Env, o ManOptions) error {
 	}
 	for _, name := range doc.Pages {
 		path := filepath.Join(o.Dir, name)
-		if err := mayOutput(ctx, "man", path, o.Force || samePage(path, o.Pages[name])); err != nil && !errors.Is(err, base.ErrNotFound) {
+		force := o.Force || samePage(path, o.Pages[name])
+		if err := mayOutput(ctx, "man", path, force); err != nil && !errors.Is(err, base.ErrNotFound) {
 			return err
+		}
+		if _, err := os.Lstat(path); err == nil && !force { // a pipe is no output here: its name is taken
+			return fileExists("man", path)
 		}
 	}
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
@@ -72,6 +76,9 @@ const pageLimit = 1 << 20
 // samePage tells whether the file at path has the title line of page, but for the date:
 // then it is that page, as some version of this program made it.
 func samePage(path string, page []byte) bool {
+	if st, err := os.Lstat(path); err != nil || !st.Mode().IsRegular() {
+		return false // a link to one is somebody's
+	}
 	old, err := unix.ReadRegular(path, pageLimit)
 	title := titleOf(page)
 	return err == nil && title != "" && titleOf(old) == title

@@ -3,6 +3,7 @@ package ctl
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -41,17 +42,18 @@ func mayOutput(ctx context.Context, verb, name string, force bool) error {
 	if err := spareParts(verb, name); err != nil {
 		return err
 	}
+	if st != nil { // first what no force can mean
+		if err := file.InUse(name); err != nil {
+			return err
+		}
+		if _, err := spareStores(ctx, verb, name); err != nil {
+			return err
+		}
+	}
 	if _, err := os.Lstat(name); err == nil && !force { // a link to nothing is there, too
 		return fileExists(verb, name)
 	}
-	if st == nil {
-		return nil
-	}
-	if err := file.InUse(name); err != nil {
-		return err
-	}
-	_, err = spareStores(ctx, verb, name)
-	return err
+	return nil
 }
 
 // mayOverwrite is mayOutput for a block device, which is written from its beginning on.
@@ -64,6 +66,25 @@ func mayOverwrite(ctx context.Context, verb, name string, force bool) error {
 		return err
 	}
 	return overDevice(verb, name, "block", what)
+}
+
+// fits refuses a block device that has less than n bytes.
+func fits(verb, name string, n int64) error {
+	if st, err := os.Stat(name); name == Std || err != nil || st.Mode().Type() != fs.ModeDevice {
+		return nil
+	}
+	f, err := unix.Open(name, unix.ReadOnly, 0)
+	if err != nil {
+		return base.Wrap(verb, name, err)
+	}
+	has, err := unix.BlockSize64(f)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return base.Wrap(verb, name, err)
+	}
+	if has < n {
+		return base.WithHint(base.Errorf(verb, name, base.ErrNoSpace, "it has %d bytes, %d are to be written", has, n), "name another file")
+	}
+	return nil
 }
 
 // overDevice asks for --force; what the device holds is "" if that is not known.
@@ -215,5 +236,22 @@ func (e *Env) output(ctx context.Context, verb, name string, force bool, fill fu
 	if err != nil {
 		return base.Wrap(verb, name, pathCause(err))
 	}
-	return errors.Join(fill(Interruptible(ctx, f)), f.Close())
+	w := &countWriter{w: Interruptible(ctx, f)}
+	err = errors.Join(fill(w), f.Close())
+	if err != nil && w.n > 0 && st.Mode().Type() == fs.ModeDevice {
+		return base.Wrap(verb, name, fmt.Errorf("it was written over in part, %d bytes: %w", w.n, err))
+	}
+	return err
+}
+
+// countWriter knows how much was written.
+type countWriter struct {
+	w io.Writer
+	n int64
+}
+
+func (c *countWriter) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	c.n += int64(n)
+	return n, err
 }

@@ -1,12 +1,14 @@
 package ctl
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/ugds-store/ugds/driver/file"
@@ -75,6 +77,16 @@ func TestGetToBlockDevice(t *testing.T) {
 		t.Errorf("--force: %v", err)
 	}
 	begins("value")
+	small := filepath.Join(t.TempDir(), "small")
+	if err := os.WriteFile(small, bytes.Repeat([]byte("x"), base.MiB), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l.put(t, "large", make([]byte, base.MiB+1))
+	err := Get(t.Context(), l.Env, l.target, GetOptions{Key: "large", File: attachLoop(t, small), Force: true})
+	failsWith(t, "larger than it", err, ExitFailure, "it has 1048576 bytes, 1048577 are to be written")
+	if kept, err := os.ReadFile(small); err != nil || !bytes.Equal(kept, bytes.Repeat([]byte("x"), base.MiB)) {
+		t.Errorf("larger than it: written over, %v", err)
+	}
 	t.Run("another one is built on it", func(t *testing.T) {
 		second := attachLoop(t, dev)
 		failsWith(t, "--force", get(true), ExitLocked, second)
@@ -193,10 +205,121 @@ func TestOutputsSpareLoops(t *testing.T) {
 	}
 	dev := attachLoop(t, path)
 	page := smallBench(t)
-	page.HTML, page.Force = path, true
-	failsWith(t, "bench", Bench(t.Context(), l.Env, &Target{}, page), ExitLocked, dev)
-	err := Get(t.Context(), l.Env, l.target, GetOptions{Key: "k", File: path, Force: true})
-	failsWith(t, "get", err, ExitLocked, dev)
+	for _, page.Force = range []bool{false, true} {
+		page.HTML = path
+		failsWith(t, "bench", Bench(t.Context(), l.Env, &Target{}, page), ExitLocked, dev)
+		err := Get(t.Context(), l.Env, l.target, GetOptions{Key: "k", File: path, Force: page.Force})
+		failsWith(t, "get", err, ExitLocked, dev)
+	}
+}
+
+// TestNoFalseForce: what --force would refuse as well is refused for that without it.
+func TestNoFalseForce(t *testing.T) {
+	l, other := newLab(t), newLab(t)
+	l.put(t, "k", []byte("value"))
+	for name, says := range map[string]string{dataName: "it holds device 0 of 1", "meta/IDENTITY": "in the metadata of a store"} {
+		for _, force := range []bool{false, true} {
+			page := smallBench(t)
+			page.HTML, page.Force = filepath.Join(other.target.Dir, name), force
+			for verb, err := range map[string]error{
+				"get":   Get(t.Context(), l.Env, l.target, GetOptions{Key: "k", File: page.HTML, Force: force}),
+				"bench": Bench(t.Context(), l.Env, &Target{}, page),
+			} {
+				if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "--force") {
+					t.Errorf("%s %s, force %v: %v", verb, name, force, err)
+				}
+			}
+		}
+	}
+}
+
+// TestGetTellsOfPart: a get to a block device that fails midway says that the device is
+// written over in part.
+func TestGetTellsOfPart(t *testing.T) {
+	testenv.NeedRoot(t)
+	l := newLab(t)
+	value := bytes.Repeat([]byte("0123456789abcdef"), 6<<20/16)
+	l.put(t, "k", value)
+	damage(t, filepath.Join(l.target.Dir, dataName), value[:64], 5<<20)
+	path := filepath.Join(t.TempDir(), "disk")
+	if err := os.WriteFile(path, make([]byte, 16*base.MiB), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := Get(t.Context(), l.Env, l.target, GetOptions{Key: "k", File: attachLoop(t, path), Force: true})
+	failsWith(t, "damaged", err, ExitFailure, "it was written over in part, ")
+	if !errors.Is(err, base.ErrCorrupt) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestLookingChangesNothing: no verb but format makes a model's file larger, and none takes
+// one of a store's metadata.
+func TestLookingChangesNothing(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "empty")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l := newLab(t)
+	l.Stdin = strings.NewReader("value")
+	target := "sim:size=64MiB,path=" + path
+	at := &Target{Devices: []string{target}, Meta: filepath.Join(dir, "m")}
+	writes := BenchOptions{Ops: []string{"write"}, Sizes: []string{"4KiB"}, Callers: []int{1}, Depths: []int{1}, Batches: []int{1}, Bytes: 1}
+	says := "it has only 0 bytes of 67108864"
+	for verb, err := range map[string]error{
+		"info":   DeviceInfo(t.Context(), l.Env, &Target{}, []string{target}),
+		"health": DeviceHealth(t.Context(), l.Env, &Target{}, []string{target}),
+		"put":    Put(t.Context(), l.Env, at, PutOptions{Key: "k", File: Std}),
+		"format": Format(t.Context(), l.Env, at, FormatOptions{}),
+		"bench":  Bench(t.Context(), l.Env, &Target{Devices: []string{target}}, writes),
+	} {
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v, want %q", verb, err, says)
+		}
+	}
+	repair := FsckOptions{Repair: true, Yes: true}
+	if err := Fsck(t.Context(), l.Env, at, repair); ExitCode(err) != ExitFaultsLeft || !strings.Contains(l.out.String(), says) {
+		t.Errorf("fsck: %v, %s", err, l.out)
+	}
+	if st, err := os.Stat(path); err != nil || st.Size() != 0 {
+		t.Errorf("it has %d bytes, %v", st.Size(), err)
+	}
+	for _, name := range []string{"meta/BALLAST", ConfigName} {
+		target := "sim:size=64MiB,path=" + filepath.Join(l.target.Dir, name)
+		failsWith(t, "bench", Bench(t.Context(), l.Env, &Target{Devices: []string{target}}, writes), ExitUsage, " of a store")
+		err := Format(t.Context(), l.Env, &Target{Devices: []string{target}, Meta: filepath.Join(dir, "m")}, FormatOptions{Yes: true})
+		failsWith(t, "format", err, ExitUsage, " of a store")
+	}
+}
+
+// TestManSparesOthers: without --force man replaces no pipe and no link.
+func TestManSparesOthers(t *testing.T) {
+	page := []byte(".TH \"X\" \"1\" \"Nov 2026\" \"uGDS Store\" \"uGDS Store\"\n")
+	for what, place := range map[string]func(path string) error{
+		"pipe":         func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		"link to null": func(path string) error { return os.Symlink(os.DevNull, path) },
+		"link to a page": func(path string) error {
+			return errors.Join(os.WriteFile(path+".real", page, 0o600), os.Symlink(path+".real", path))
+		},
+		"link to none": func(path string) error { return os.Symlink(path+".none", path) },
+	} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "x.1")
+		if err := place(path); err != nil {
+			t.Fatal(err)
+		}
+		before, _ := os.Lstat(path)
+		o := ManOptions{Dir: dir, Pages: map[string][]byte{"x.1": page}}
+		e := &Env{Stdout: new(strings.Builder)}
+		failsWith(t, what, Man(t.Context(), e, o), ExitExists, "--force replaces it")
+		if after, err := os.Lstat(path); err != nil || !os.SameFile(before, after) {
+			t.Errorf("%s: replaced, %v", what, err)
+		}
+		o.Force = true
+		if err := Man(t.Context(), e, o); err != nil {
+			t.Errorf("%s, --force: %v", what, err)
+		}
+	}
 }
 
 // TestOutputPlaces: a file whose directory is missing, is none, or lies among the device

@@ -52,9 +52,9 @@ func (ns *Namespace) holds(first, n uint64) bool { return first <= ns.Blocks && 
 // about. Fields named in capitals are fields of the specification.
 type Config struct {
 	Target string // "" makes one up
-	// Path is the file that holds the first namespace, "" for memory. It is made if
-	// it does not exist, and locked; if Blocks is 0 it gives the size. A namespace
-	// that is ReadOnly shares the lock with others and makes nothing.
+	// Path is the file that holds the first namespace, "" for memory. It must be there,
+	// with all its bytes, since to open it may be only to look; it is locked, and if
+	// Blocks is 0 it gives the size. A namespace that is ReadOnly shares the lock.
 	Path string
 	Seed uint64 // of every random choice
 	// Lock, if not nil, is the lock of the model: shared by several models and by

@@ -75,9 +75,6 @@ func openMedia(ns Namespace, path string, cached bool) (*media, error) {
 		mode = unix.ReadOnly
 	}
 	f, err := unix.Open(path, mode, 0)
-	if errors.Is(err, unix.ENOENT) && !ns.ReadOnly && ns.Blocks != 0 {
-		f, err = unix.Open(path, unix.ReadWrite|unix.CreateNew, 0o600)
-	}
 	if errors.Is(err, unix.ENOENT) {
 		return nil, base.Errorf("open", path, base.ErrNotFound, "%w", err)
 	}
@@ -95,8 +92,8 @@ func openMedia(ns Namespace, path string, cached bool) (*media, error) {
 }
 
 // adopt locks the file, so that it has one owner or readers only (I5; all its
-// accesses are synchronous, so that nothing lands after the lock is free), and makes
-// a new one as large as the namespace. A smaller one has lost something.
+// accesses are synchronous, so that nothing lands after the lock is free). One that is
+// smaller than the namespace has lost something, or is something else.
 func (m *media) adopt(f *unix.FD) error {
 	how := unix.LockExclusive
 	if m.ns.ReadOnly {
@@ -127,8 +124,6 @@ func (m *media) adopt(f *unix.FD) error {
 		return base.CutOff(f.Path(), base.ErrInvalid, &base.TooSmall{Bytes: st.Size})
 	case m.bytes > maxBytes:
 		return base.Errorf("open", f.Path(), base.ErrInvalid, "it has %d bytes, the limit is %d", m.bytes, uint64(maxBytes))
-	case st.Size == 0 && !m.ns.ReadOnly:
-		return base.Wrap("resize", f.Path(), unix.Truncate(f, int64(m.bytes)))
 	case st.Size < int64(m.bytes):
 		return base.CutOff(f.Path(), base.ErrMismatch, &base.TooSmall{Bytes: st.Size, Made: int64(m.bytes)})
 	}

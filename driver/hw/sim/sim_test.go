@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -115,7 +116,7 @@ func exercise(t *testing.T, h *host, p *pair, blockShift uint8) {
 
 func TestPathIsKept(t *testing.T) {
 	cfg := sim.Default(base.MiB)
-	cfg.Path = filepath.Join(t.TempDir(), "ns")
+	cfg.Path = blocksFile(t, base.MiB)
 	for i := range 2 {
 		s, err := sim.Open(cfg)
 		if err != nil {
@@ -175,16 +176,40 @@ func TestPathIsKept(t *testing.T) {
 			}
 		})
 	}
+}
+
+// blocksFile is a new file of so many zero bytes.
+func blocksFile(t *testing.T, size int64) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "ns")
+	if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, size)); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestOpenMakesNothing: a file that is missing, empty or too small stays so.
+func TestOpenMakesNothing(t *testing.T) {
 	for _, readOnly := range []bool{false, true} {
-		for _, blocks := range []uint64{0, 1} {
-			cfg.Path = filepath.Join(t.TempDir(), "missing")
+		for _, blocks := range []uint64{0, 1, 4} {
+			cfg := sim.Default(base.MiB)
 			cfg.Namespaces[0].ReadOnly, cfg.Namespaces[0].Blocks = readOnly, blocks
-			s, err := sim.Open(cfg)
-			if made := !readOnly && blocks > 0; (err == nil) != made || err != nil && !errors.Is(err, base.ErrNotFound) {
+			cfg.Path = filepath.Join(t.TempDir(), "missing")
+			if _, err := sim.Open(cfg); !errors.Is(err, base.ErrNotFound) {
 				t.Errorf("missing file, read only %v, %d blocks: %v", readOnly, blocks, err)
 			}
-			if err == nil {
-				s.Close()
+			if _, err := os.Lstat(cfg.Path); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("read only %v, %d blocks: made: %v", readOnly, blocks, err)
+			}
+			for _, size := range []int64{0, 4095} {
+				cfg.Path = blocksFile(t, size)
+				var small *base.TooSmall
+				if _, err := sim.Open(cfg); !errors.As(err, &small) || *small != (base.TooSmall{Bytes: size, Made: int64(blocks) * 4096}) {
+					t.Errorf("%d bytes, read only %v, %d blocks: %v", size, readOnly, blocks, err)
+				}
+				if st, err := os.Stat(cfg.Path); err != nil || st.Size() != size {
+					t.Errorf("%d bytes, read only %v, %d blocks: changed: %v %v", size, readOnly, blocks, st, err)
+				}
 			}
 		}
 	}
