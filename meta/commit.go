@@ -348,6 +348,7 @@ func (d *DB) apply(pb *pebble.Batch, how *pebble.WriteOptions) (snap *pebble.Sna
 			err = panicError(r)
 		}
 	}()
+	d.logFirst.Store(true)
 	if err := d.p.Apply(pb, how); err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package meta
 import (
 	"errors"
 	iofs "io/fs"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,10 +24,11 @@ type DB struct {
 	sched *scheduler
 	iters atomic.Int64
 
-	turn   chan struct{}       // holds the right to commit
-	sent   atomic.Pointer[job] // the commit under way
-	reap   chan struct{}       // wakes the reaper
-	reaped chan struct{}       // closed when it has ended
+	turn     chan struct{}       // holds the right to commit
+	sent     atomic.Pointer[job] // the commit under way
+	logFirst atomic.Bool         // see yieldingComparer
+	reap     chan struct{}       // wakes the reaper
+	reaped   chan struct{}       // closed when it has ended
 
 	mu         sync.Mutex // guards what follows
 	header     Header
@@ -218,6 +220,7 @@ func (d *DB) pebbleOptions(create bool) *pebble.Options {
 		FS:                          d.fs,
 		Logger:                      logger{d.fence},
 		FormatMajorVersion:          pebble.FormatNewest,
+		Comparer:                    yieldingComparer(&d.logFirst, runtime.Gosched),
 		MemTableSize:                d.o.MemTableBytes,
 		MemTableStopWritesThreshold: memTableStop,
 		Cache:                       pebble.NewCache(cacheBytes),
