@@ -126,6 +126,7 @@ func (s *Store) flushRound(timer *time.Timer) *flushedRound {
 		s.applyEarly(set)
 	}
 	failed := s.flushSet(io, set, func() {
+		s.sumDeferred(set)
 		r.fill(set)
 		growFor(set)
 	})
@@ -135,6 +136,7 @@ func (s *Store) flushRound(timer *time.Timer) *flushedRound {
 	if mutant.On(mutant.LateJoiner) {
 		io := s.newRoundIO()
 		late, _ := s.closeSet(io, MaxRoundOps)
+		s.sumDeferred(late)
 		io.start(s)
 		io.finish(s)
 		set = append(set, late...)
@@ -451,6 +453,7 @@ func (o *op) touches(dev int) bool {
 
 // applyEarly and publishEarly exist only for the laboratory's mutants.
 func (s *Store) applyEarly(set []*op) {
+	s.sumDeferred(set)
 	b := meta.NewBatch()
 	var top uint64
 	for _, o := range set {

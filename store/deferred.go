@@ -40,10 +40,16 @@ func (s *Store) deferWrite(ctx context.Context, p *putItem) bool {
 		return false
 	}
 	clear(b[n:])
-	if !p.it.v.noCRC {
-		p.it.crc = crcOf(p.it.crc, b[:n])
-	}
-	p.it.endPiece(n)
 	p.op.buf = buf
 	return true
+}
+
+// sumDeferred computes the checksums of values that are still in bounce buffers,
+// while the devices write them: their callers would all do it before the write.
+func (s *Store) sumDeferred(set []*op) {
+	for _, o := range set {
+		if o.buf.ok() && !o.next.noCRC {
+			o.next.crc = crcOf(0, s.stage.bytes(o.buf, o.next.length))
+		}
+	}
 }
