@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"encoding/binary"
+	"runtime"
 	"sync/atomic"
 	"testing"
 
@@ -13,7 +14,7 @@ func BenchmarkSyncPut(b *testing.B) {
 	x := newBox(b, box{sizes: []int64{1 << 30}})
 	value := fill(1, 4096)
 	var next atomic.Uint64
-	b.SetParallelism(32) // of two processors
+	b.SetParallelism(64 / runtime.GOMAXPROCS(0))
 	b.ReportAllocs()
 	b.ResetTimer()
 	b.RunParallel(func(pb *testing.PB) {
