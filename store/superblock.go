@@ -2,7 +2,9 @@ package store
 
 import (
 	"encoding/binary"
+	"fmt"
 	"hash/crc32"
+	"strings"
 
 	"github.com/ugds-store/ugds/internal/base"
 )
@@ -144,8 +146,8 @@ func judge(target string, copies [superCopies][]byte) (quorum, error) {
 		q.valid++
 		for _, o := range best {
 			if o.StoreID != s.StoreID || o.DeviceID != s.DeviceID {
-				return q, base.Errorf("open", target, ErrMismatch,
-					"superblock copies of two stores: %v and %v", o.StoreID, s.StoreID)
+				return q, base.WithHint(base.Errorf("open", target, ErrMismatch, "superblock copies of two %s", ownersOf(copies)),
+					"a part of another device was written over this one: bring it back from a copy; "+emptyHint)
 			}
 		}
 		seqs[i] = s.Seq
@@ -169,6 +171,31 @@ func judge(target string, copies [superCopies][]byte) (quorum, error) {
 	}
 	q.order = writeOrder(seqs, q.super.Seq)
 	return q, nil
+}
+
+// ownersOf tells to whom each valid copy belongs: stores, or devices of one store.
+func ownersOf(copies [superCopies][]byte) string {
+	var first *superblock
+	what, ids := "devices", [superCopies]string{}
+	for i, b := range copies {
+		s, err := decodeSuper(b)
+		if err != nil {
+			continue
+		}
+		if first == nil {
+			first = s
+		}
+		if s.StoreID != first.StoreID {
+			what = "stores"
+		}
+		ids[i] = fmt.Sprintf("device %v of store %v", s.DeviceID, s.StoreID)
+	}
+	for i, id := range ids {
+		if id != "" {
+			what += fmt.Sprintf("; copy %d: %s", i, id)
+		}
+	}
+	return strings.Replace(what, ";", ":", 1)
 }
 
 // writeOrder puts the copies that are not of the winning sequence first. seqs

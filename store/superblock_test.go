@@ -1,6 +1,8 @@
 package store
 
 import (
+	"errors"
+	"strings"
 	"testing"
 
 	"github.com/ugds-store/ugds/internal/base"
@@ -59,5 +61,41 @@ func TestSuperblocksSurviveTwoCuts(t *testing.T) {
 	}
 	if states < 100 {
 		t.Errorf("only %d states", states)
+	}
+}
+
+// TestSuperblocksOfTwo: copies of two stores, or of two devices of one, are refused with
+// whose each is and what helps.
+func TestSuperblocksOfTwo(t *testing.T) {
+	l := divide(MinDeviceBytes, MinSlabBytes)
+	for what, other := range map[string]superblock{
+		"stores":  {StoreID: ID{1}},
+		"devices": {DeviceID: ID{1}},
+	} {
+		var copies [superCopies][]byte
+		mine := superblock{}
+		for i := range copies {
+			s := mine
+			if i == 2 {
+				s = other
+			}
+			s.Version, s.Seq, s.SlabSize, s.Layout, s.Devices = superVersion, 1, MinSlabBytes, l, []ID{s.DeviceID}
+			copies[i] = make([]byte, base.StoreBlock)
+			s.encode(copies[i], i)
+		}
+		copies[1] = make([]byte, base.StoreBlock) // one that is overwritten belongs to nobody
+		_, err := judge("test", copies)
+		if !errors.Is(err, ErrMismatch) {
+			t.Fatalf("two %s: %v", what, err)
+		}
+		for _, want := range []string{"superblock copies of two " + what + ": copy 0: device ", "; copy 2: device " + other.DeviceID.String() + " of store " + other.StoreID.String(),
+			"; copy 3: ", "bring it back from a copy"} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, want %q", err, want)
+			}
+		}
+		if strings.Contains(err.Error(), "copy 1") {
+			t.Error(err)
+		}
 	}
 }
