@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ugds-store/ugds/driver"
+	"github.com/ugds-store/ugds/internal/base"
 	"github.com/ugds-store/ugds/store"
 )
 
@@ -384,6 +385,10 @@ func testWriterLimits(t *testing.T, k kind) {
 	_, err = io.Copy(w, io.LimitReader(zeros{}, 200<<20))
 	if !errors.Is(err, store.ErrNoSpace) {
 		t.Fatalf("200 MiB into 64: %v, want ErrNoSpace", err)
+	}
+	took := "took " + base.FormatBytes(b.s.Stats().Space.Allocated-free) + ", which come back: allocate "
+	if !strings.Contains(err.Error(), took) {
+		t.Errorf("%v, want %q", err, took)
 	}
 	if err := w.Close(); !errors.Is(err, store.ErrNoSpace) {
 		t.Errorf("close after an error: %v", err)

@@ -2,6 +2,8 @@ package store
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 
 	"github.com/ugds-store/ugds/alloc"
@@ -94,11 +96,24 @@ func (w *Writer) spill() error {
 	for range w.unit / s.layout.SlabBytes {
 		exts, err := s.allocWith(w.ctx, func() ([]alloc.Extent, error) { return s.pool.AllocSlab(nil) })
 		if err != nil {
-			return base.Wrap("put", keyText(w.op.key), err)
+			return w.noRoom(err)
 		}
 		w.it.v.exts = append(w.it.v.exts, exts...)
 	}
 	return w.send(from)
+}
+
+// noRoom adds to err, which counts what is free now, what the value has taken and the
+// end of the writer gives back.
+func (w *Writer) noRoom(err error) error {
+	took := int64(0)
+	for _, e := range w.it.v.exts {
+		took += e.Bytes()
+	}
+	if took > 0 && errors.Is(err, ErrNoSpace) {
+		err = fmt.Errorf("the beginning of the value took %s, which come back: %w", base.FormatBytes(took), err)
+	}
+	return base.Wrap("put", keyText(w.op.key), err)
 }
 
 // send writes the buffer at from, into extents that are there already.
@@ -157,7 +172,7 @@ func (w *Writer) commit() error {
 		from := w.it.v.length
 		exts, err := s.allocate(w.ctx, nil, int64(len(w.buf)))
 		if err != nil {
-			return base.Wrap("put", keyText(w.op.key), err)
+			return w.noRoom(err)
 		}
 		w.it.v.exts = append(w.it.v.exts, exts...)
 		if err := w.send(from); err != nil {
