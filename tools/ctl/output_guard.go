@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/ugds-store/ugds/driver/file"
 	"github.com/ugds-store/ugds/internal/base"
@@ -35,6 +36,8 @@ func mayOutput(ctx context.Context, verb, name string, force bool) error {
 		return nil // a terminal, a pipe
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return base.Wrap(verb, name, pathCause(err))
+	case isDescriptor(name):
+		return usage(verb, "%s leads to a file that is open already: write to - instead, which is standard output", name)
 	}
 	if err := mayMakeIn(verb, name); err != nil {
 		return err
@@ -54,6 +57,25 @@ func mayOutput(ctx context.Context, verb, name string, force bool) error {
 		return fileExists(verb, name)
 	}
 	return nil
+}
+
+// isDescriptor tells of names as /dev/stdout and /dev/fd/1, which no file can replace.
+func isDescriptor(name string) bool {
+	for range 8 { // links that go in a circle end
+		dir := resolved(filepath.Dir(name))
+		if filepath.Base(dir) == "fd" && strings.HasPrefix(dir, "/proc/") {
+			return true
+		}
+		to, err := os.Readlink(name)
+		if err != nil {
+			return false
+		}
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(dir, to)
+		}
+		name = to
+	}
+	return false
 }
 
 // mayOverwrite is mayOutput for a block device, which is written from its beginning on.

@@ -3,6 +3,7 @@ package ctl
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -124,6 +125,34 @@ func TestGetToCharacterDevice(t *testing.T) {
 	}
 	if err := mayOutput(t.Context(), "get", "/dev/random", true); err != nil {
 		t.Errorf("--force: %v", err)
+	}
+}
+
+// TestGetToDescriptor: a name of an open file is no file that can be replaced; - is for that.
+func TestGetToDescriptor(t *testing.T) {
+	l := newLab(t)
+	l.put(t, "k", []byte("value"))
+	f, err := os.Create(filepath.Join(t.TempDir(), "open"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	link := filepath.Join(t.TempDir(), "link") // as /dev/stdout is one
+	if err := os.Symlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), link); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{fmt.Sprintf("/dev/fd/%d", f.Fd()), fmt.Sprintf("/proc/self/fd/%d", f.Fd()), link} {
+		for _, force := range []bool{false, true} {
+			err := Get(t.Context(), l.Env, l.target, GetOptions{Key: "k", File: name, Force: force})
+			failsWith(t, name, err, ExitUsage, "write to - instead")
+		}
+	}
+	plain := filepath.Join(t.TempDir(), "plain") // a link to a file is one still
+	if err := errors.Join(os.Remove(link), os.WriteFile(plain, nil, 0o600), os.Symlink(plain, link)); err != nil {
+		t.Fatal(err)
+	}
+	if err := Get(t.Context(), l.Env, l.target, GetOptions{Key: "k", File: link, Force: true}); err != nil {
+		t.Error(err)
 	}
 }
 
