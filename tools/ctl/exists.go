@@ -41,13 +41,18 @@ func exists(ctx context.Context, e *Env, t *Target, o ExistsOptions) error {
 		return err
 	}
 	out := bufio.NewWriter(e.Stdout)
-	err = e.withNamespace(ctx, "exists", t, true, func(n *store.Namespace) error {
+	var absent error
+	err = e.with(ctx, "exists", t, true, func(s *session) error {
+		n, err := s.Namespace(ctx, t.namespace(), store.NamespaceOptions{})
+		if absent = err; err != nil && (len(chunk) == 0 || !errors.Is(err, store.ErrNotFound)) {
+			return t.mayBeAbsent(err)
+		}
 		there := make([]bool, existsKeys)
 		for len(chunk) > 0 {
 			if ctx.Err() != nil {
 				return interrupted{}
 			}
-			if n != nil { // else nothing was put into the namespace yet
+			if absent == nil {
 				if err := n.ExistsMany(chunk, there[:len(chunk)]); err != nil {
 					return err
 				}
@@ -67,7 +72,7 @@ func exists(ctx context.Context, e *Env, t *Target, o ExistsOptions) error {
 	if err != nil {
 		return err
 	}
-	return doc.report(e)
+	return doc.report(e, t.mayBeAbsent(absent))
 }
 
 // add counts one look-up and prints the keys that are missing.
@@ -88,14 +93,19 @@ func (d *existsDoc) add(e *Env, t *Target, out io.Writer, keys [][]byte, there [
 	return nil
 }
 
-func (d *existsDoc) report(e *Env) error {
+// report ends the list; absent is why no key is there, if the namespace is to blame.
+func (d *existsDoc) report(e *Env, absent error) error {
 	missing := d.Keys - d.There
 	if e.JSON {
 		if err := e.emit(d); err != nil {
 			return err
 		}
 	} else if missing > 0 {
-		if _, err := fmt.Fprintf(e.Stderr, "ugdsctl: exists: %d of %s missing\n", missing, count(d.Keys, "key")); err != nil {
+		why := ""
+		if absent != nil {
+			why = ": " + absent.Error()
+		}
+		if _, err := fmt.Fprintf(e.Stderr, "ugdsctl: exists: %d of %s missing%s\n", missing, count(d.Keys, "key"), why); err != nil {
 			return base.Wrap("write", "standard error", err)
 		}
 	}

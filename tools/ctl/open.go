@@ -181,14 +181,20 @@ func (e *Env) with(ctx context.Context, verb string, t *Target, readOnly bool, d
 func (e *Env) withNamespace(ctx context.Context, verb string, t *Target, readOnly bool, do func(n *store.Namespace) error) error {
 	return e.with(ctx, verb, t, readOnly, func(s *session) error {
 		n, err := s.Namespace(ctx, t.namespace(), store.NamespaceOptions{Create: !readOnly})
-		if errors.Is(err, store.ErrNotFound) && t.namespace() == DefaultNamespace {
-			return do(nil)
-		}
-		if err != nil {
+		if err = t.mayBeAbsent(err); err != nil {
 			return err
 		}
 		return do(n)
 	})
+}
+
+// mayBeAbsent takes away err where it is that nothing was put into the default namespace
+// yet.
+func (t *Target) mayBeAbsent(err error) error {
+	if errors.Is(err, store.ErrNotFound) && t.namespace() == DefaultNamespace {
+		return nil
+	}
+	return err
 }
 
 // noKey is the answer for a key of a namespace that does not exist.
