@@ -131,10 +131,10 @@ static int admit(struct ugds_device *ud)
 	}
 	ret = ugds_retry_stuck(ud);
 	/*
-	 * Firmware or another driver may have left it enabled, with queues in memory
-	 * that is somebody else's by now.
+	 * Firmware, another driver or an owner whom it did not obey may have left it
+	 * enabled, with queues in memory that is somebody else's by now.
 	 */
-	if (!ret && readl(ud->bar + NVME_CC) & NVME_CC_EN)
+	if (!ret && ugds_enabled(ud))
 		ret = ugds_stop(ud, 0, false, &how);
 	if (!ret && ud->state == UGDS_GONE)
 		ret = -ENODEV;

@@ -143,6 +143,15 @@ static bool is_gone(struct ugds_device *ud)
 	return true;
 }
 
+/*
+ * Whether the controller may still work on queues of an owner before: what stopped it
+ * was the end of bus mastering alone, which ugds_start() would give back to it.
+ */
+bool ugds_enabled(struct ugds_device *ud)
+{
+	return readl(ud->bar + NVME_CC) & NVME_CC_EN || readl(ud->bar + NVME_CSTS) & NVME_CSTS_RDY;
+}
+
 /* Lets the controller reach memory. device_lock and ud->lock are held. */
 int ugds_start(struct ugds_device *ud)
 {
@@ -158,6 +167,10 @@ int ugds_start(struct ugds_device *ud)
 		}
 		if (is_gone(ud)) {
 			ret = -ENODEV;
+			break;
+		}
+		if (ugds_enabled(ud)) {
+			ret = -EBUSY;
 			break;
 		}
 		pci_set_master(ud->pdev);

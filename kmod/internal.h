@@ -129,6 +129,7 @@ void ugds_lock(struct ugds_device *ud);
 void ugds_unlock(struct ugds_device *ud);
 enum ugds_iommu ugds_iommu(struct ugds_device *ud);
 void ugds_flush_iotlb(struct ugds_device *ud);
+bool ugds_enabled(struct ugds_device *ud);
 int ugds_start(struct ugds_device *ud);
 int ugds_stop(struct ugds_device *ud, u32 timeout_ms, bool reset, u32 *how);
 void ugds_isolate(struct ugds_device *ud, enum ugds_why why);

@@ -113,7 +113,8 @@ struct ugds_status {
 /*
  * Lets the controller reach memory. It waits while somebody resets the function or the
  * bus recovers from an error. ESTALE when it is isolated, ENODEV when gone, EIO when
- * the bus does not recover.
+ * the bus does not recover, EBUSY when CC.EN or CSTS.RDY is set: it may still have the
+ * queues of an owner before, and UGDS_IOC_STOP with UGDS_STOP_RESET ends that.
  */
 #define UGDS_IOC_START		_IO(UGDS_IOC_TYPE, 1)
 

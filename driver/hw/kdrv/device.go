@@ -181,13 +181,21 @@ func (d *Device) start(ctx context.Context) (err error) {
 		d.told = unix.KdrvStopped
 		d.tell.Unlock()
 		err = unix.KdrvDoStart(d.fd)
-		if unix.ErrnoOf(err) != unix.ESTALE { // else it was cut off meanwhile
+		if e := unix.ErrnoOf(err); e == unix.EBUSY { // an earlier stop was the end of bus mastering alone
+			if err := d.stop(ctx); err != nil {
+				return err
+			}
+		} else if e != unix.ESTALE { // else it was cut off meanwhile
 			break
 		}
 	}
 	switch unix.ErrnoOf(err) {
 	case unix.ESTALE:
 		return base.Errorf("start", d.id.Target, base.ErrIsolated, "%s, %d times: %w", d.why(), startTries, err)
+	case unix.EBUSY:
+		return base.WithHint(base.Errorf("start", d.id.Target, base.ErrIsolated,
+			"CC.EN and CSTS.RDY do not become 0, %d times: it may still use an earlier owner's queues: %w", startTries, err),
+			"power the machine off and on")
 	case unix.EIO:
 		return base.WithHint(base.Errorf("start", d.id.Target, base.ErrIsolated, "the bus has not recovered from an error: %w", err),
 			"read the kernel's log; if another reset of the device does not help, power the machine off and on")

@@ -170,24 +170,52 @@ func withRegisters(t testing.TB, address string, f func(bar *mmio.BAR) error) {
 	}
 }
 
-// TestKdrvLeftEnabled: a controller that somebody has left enabled, with queues who
-// knows where, is disabled when its next owner gets it.
-func TestKdrvLeftEnabled(t *testing.T) {
-	address := kdrvAddress(t, 1)
-	writeSys(t, sysPCI+"drivers/"+kdrv.Module+"/unbind", address)
-	withRegisters(t, address, func(bar *mmio.BAR) error {
-		err := errors.Join(bar.Store64(nvme.RegASQ, 0x100000), bar.Store64(nvme.RegACQ, 0x101000),
-			bar.Store32(nvme.RegAQA, uint32(nvme.MakeAQA(rawEntries, rawEntries))), bar.Store32(nvme.RegCC, 4<<20|6<<16|1))
-		eventually(t, "it is enabled", func() bool {
-			csts, err := bar.Load32(nvme.RegCSTS)
-			return err == nil && csts&1 == 1
-		})
-		return err
+// registers are those of a controller, by a driver or without one.
+type registers interface {
+	Load32(off uint64) (uint32, error)
+	Store32(off uint64, v uint32) error
+	Store64(off, v uint64) error
+}
+
+// enable has the controller become ready, with queues who knows where.
+func enable(t testing.TB, r registers) error {
+	t.Helper()
+	err := errors.Join(r.Store64(nvme.RegASQ, 0x100000), r.Store64(nvme.RegACQ, 0x101000),
+		r.Store32(nvme.RegAQA, uint32(nvme.MakeAQA(rawEntries, rawEntries))), r.Store32(nvme.RegCC, 4<<20|6<<16|1))
+	eventually(t, "it is enabled", func() bool {
+		csts, err := r.Load32(nvme.RegCSTS)
+		return err == nil && csts&1 == 1
 	})
-	d := kdrvOpen(t, 1)
-	cc, err := d.Load32(nvme.RegCC)
-	csts, err2 := d.Load32(nvme.RegCSTS)
+	return err
+}
+
+func wantDisabled(t testing.TB, r registers) {
+	t.Helper()
+	cc, err := r.Load32(nvme.RegCC)
+	csts, err2 := r.Load32(nvme.RegCSTS)
 	if err := errors.Join(err, err2); err != nil || cc&1 != 0 || csts&1 != 0 {
 		t.Errorf("CC %#x, CSTS %#x, %v", cc, csts, err)
 	}
+}
+
+// TestKdrvLeftEnabled: a controller that somebody has left enabled is disabled when its
+// next owner gets it.
+func TestKdrvLeftEnabled(t *testing.T) {
+	address := kdrvAddress(t, 1)
+	writeSys(t, sysPCI+"drivers/"+kdrv.Module+"/unbind", address)
+	withRegisters(t, address, func(bar *mmio.BAR) error { return enable(t, bar) })
+	wantDisabled(t, kdrvOpen(t, 1))
+}
+
+// TestKdrvStartEnabled: nor does it reach memory again as long as it is enabled. One that
+// did not obey was stopped by the end of bus mastering alone, and its memory given back.
+func TestKdrvStartEnabled(t *testing.T) {
+	d := kdrvOpen(t, 1)
+	if err := enable(t, d); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Start(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	wantDisabled(t, d)
 }
