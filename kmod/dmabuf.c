@@ -30,6 +30,7 @@ static void ugds_moved(struct dma_buf_attachment *att)
 	ugds_region_died(r);
 	ugds_count_revoked(ud);
 	dma_buf_unmap_attachment(att, r->sgt, DMA_BIDIRECTIONAL);
+	ugds_flush_iotlb(ud); /* the next owner may have the controller running in a moment */
 	r->sgt = NULL;
 	trace_ugds_step(MINOR(ud->dev.devt), UGDS_STEP_REVOKED, r->id);
 }
@@ -47,11 +48,11 @@ void ugds_detach(struct ugds_region *r)
 		if (r->sgt)
 			dma_buf_unmap_attachment(r->att, r->sgt, DMA_BIDIRECTIONAL);
 		r->sgt = NULL;
+		ugds_flush_iotlb(r->file->ud);
 		if (r->exporter_pinned)
 			dma_buf_unpin(r->att);
 		dma_resv_unlock(r->buf->resv);
 		dma_buf_detach(r->buf, r->att);
-		ugds_flush_iotlb(r->file->ud);
 	}
 	if (r->buf)
 		dma_buf_put(r->buf);

@@ -45,6 +45,7 @@ static void take_back(struct ugds_region *r)
 	ugds_region_died(r);
 	ugds_count_revoked(ud);
 	nvidia_p2p_dma_unmap_pages(ud->pdev, nv->table, nv->mapping);
+	ugds_flush_iotlb(ud);
 	nvidia_p2p_free_page_table(nv->table); /* drivers of today do it themselves */
 	nv->mapping = NULL;
 	nv->table = NULL;
@@ -73,8 +74,10 @@ void ugds_nvidia_end(struct ugds_region *r)
 	mutex_lock(&nv_lock);
 	if (nv->id)
 		xa_erase(&nv_regions, nv->id);
-	if (nv->mapping)
+	if (nv->mapping) {
 		nvidia_p2p_dma_unmap_pages(r->file->ud->pdev, nv->table, nv->mapping);
+		ugds_flush_iotlb(r->file->ud);
+	}
 	table = nv->lost ? NULL : nv->table;
 	mutex_unlock(&nv_lock);
 	/* The driver looks for the table in a list: it may be gone by now. */
