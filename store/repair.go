@@ -38,10 +38,8 @@ func Repair(ctx context.Context, o Options, c CheckOptions) (*Report, error) {
 		mended = append(mended, Rewritten{o.Meta.Dir, m.what})
 	}
 	r.Rewritten = append(r.Rewritten, mended...)
-	for _, f := range r.Findings {
-		if f.Severity == SevError && f.Key == nil {
-			return r, nil // what Open refuses is not for us to judge
-		}
+	if r.BeyondRepair() {
+		return r, nil // what Open refuses, or opens for reading alone, is not for us to judge
 	}
 	if r.Clean() && mended == nil {
 		return r, nil
@@ -60,6 +58,15 @@ func Repair(ctx context.Context, o Options, c CheckOptions) (*Report, error) {
 		return r, err
 	}
 	return r, r.rewritten(ctx, o.Devices)
+}
+
+// BeyondRepair tells whether the store does not open for writing, which Repair needs: it
+// changes nothing then. What Mends names is mended before.
+func (r *Report) BeyondRepair() bool {
+	return slices.ContainsFunc(r.Findings, func(f Finding) bool {
+		return f.Severity == SevError && f.Key == nil && f.Mends == "" ||
+			f.Severity == SevWarning && f.Area == "superblock" && f.Target == ""
+	})
 }
 
 // mendable are the files of the metadata that hold nothing of the store, and without

@@ -253,6 +253,27 @@ func TestRepairTellsWhatItWrites(t *testing.T) {
 	}
 }
 
+// TestRepairReadOnly: with so few superblock copies that the store only opens for reading
+// a repair removes nothing, as a check says.
+func TestRepairReadOnly(t *testing.T) {
+	b := filled(t)
+	raw, err := os.ReadFile(b.path(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := int64(bytes.Index(raw, fill(30, 30001)))
+	patch(t, b.path(0), at, []byte{raw[at] ^ 1})
+	for _, off := range []int64{64 << 10, 128 << 10, 64<<20 - 128<<10} {
+		patch(t, b.path(0), off, []byte("damage"))
+	}
+	before := hashTree(t, b.dir)
+	c := store.CheckOptions{VerifyData: true}
+	if r := b.repair(t, c); !r.BeyondRepair() || r.Faults() != 1 || len(r.Removed) > 0 || len(r.Rewritten) > 0 {
+		t.Errorf("%+v", r)
+	}
+	sameTree(t, "repair", before, hashTree(t, b.dir))
+}
+
 // TestDoomedOnce: an object with two faults is removed, and counted, once.
 func TestDoomedOnce(t *testing.T) {
 	r := &store.Report{Findings: []store.Finding{

@@ -222,9 +222,9 @@ func verdict(r *store.Report, o FsckOptions, repaired bool) string {
 		return checked + "clean"
 	case o.Repair && o.Yes:
 		return checked + found + " left, which a repair cannot remove"
-	case o.Repair && beyondRepair(r) && faults == 0:
+	case o.Repair && r.BeyondRepair() && faults == 0:
 		return checked + found + "; nothing was changed, and a repair cannot help: get what can be read, and put it into a new store"
-	case o.Repair && beyondRepair(r):
+	case o.Repair && r.BeyondRepair():
 		return checked + found + "; nothing was changed, and a repair cannot help: bring the missing parts back"
 	case o.Repair:
 		return checked + found + "; nothing was changed; with --yes, " + plan(r)
@@ -264,15 +264,6 @@ func plan(r *store.Report) string {
 // lost tells whether a fault hides all objects.
 func lost(r *store.Report) bool {
 	return slices.ContainsFunc(r.Findings, func(f store.Finding) bool { return f.Key == nil && f.Severity == store.SevError })
-}
-
-// beyondRepair tells whether the store does not open for writing, which a repair
-// needs.
-func beyondRepair(r *store.Report) bool {
-	return slices.ContainsFunc(r.Findings, func(f store.Finding) bool {
-		return f.Severity == store.SevError && f.Key == nil && f.Mends == "" ||
-			f.Severity == store.SevWarning && f.Area == "superblock" && f.Target == ""
-	})
 }
 
 // FsckArgs gives an error about arguments the exit status that fsck has for it.
