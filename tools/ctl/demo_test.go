@@ -108,6 +108,17 @@ func TestDemoTakesOver(t *testing.T) {
 	if left, err := os.ReadDir(named); err != nil || len(left) != 1 || left[0].Name() != "mine" {
 		t.Errorf("left: %v %v", left, err)
 	}
+	mine := filepath.Join(temp, "mine")
+	write(mine, runningName)
+	if err := Format(t.Context(), e, &Target{Dir: mine}, FormatOptions{Size: 64 * base.MiB, Yes: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := Demo(t.Context(), e, &Target{Dir: mine}, o); !errors.Is(err, base.ErrExists) {
+		t.Errorf("with a store that was made since: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(mine, ConfigName)); err != nil {
+		t.Error(err)
+	}
 	running := filepath.Join(temp, "ugds-demo-4")
 	if err := Demo(t.Context(), e, &Target{Dir: running}, o); !errors.Is(err, base.ErrInUse) {
 		t.Errorf("where another one runs: %v", err)

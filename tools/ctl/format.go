@@ -80,6 +80,7 @@ func format(ctx context.Context, e *Env, t *Target, o FormatOptions) error {
 	if err := e.doFormat(ctx, t, o, doc); err != nil {
 		return err
 	}
+	forgetKilled(t.Dir)
 	doc.Done = true
 	if e.JSON {
 		return e.emit(doc)

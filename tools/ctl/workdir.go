@@ -112,6 +112,14 @@ func leftBehind(dir string) (bool, error) {
 	return true, f.Close()
 }
 
+// forgetKilled takes dir away from what a killed process left there: it is the place of
+// a new store now, which no bench or demo may remove.
+func forgetKilled(dir string) {
+	if left, err := leftBehind(dir); err == nil && left {
+		_ = os.Remove(filepath.Join(dir, runningName)) // nothing else is lost if it stays
+	}
+}
+
 func lockDir(dir string) (*unix.FD, error) {
 	f, err := unix.Open(dir, unix.ReadOnly|unix.Directory, 0)
 	if err != nil {
