@@ -15,7 +15,7 @@ const (
 	linkBytes    = 6000 // each microsecond, shared by all data
 	flushTime    = time.Millisecond
 	commandTime  = 5 * time.Microsecond // of everything that moves no data
-	dieSpreading = 0x9e3779b97f4a7c15   // pages go to dies as if at random
+	dieSpreading = 0x9e3779b97f4a7c15   // neighbours go to different dies, distant pages as if at random
 )
 
 // due is when a command that was fetched now has been served.
