@@ -230,7 +230,7 @@ func (r *Report) supers(ctx context.Context, devs []driver.Device) error {
 func (r *Report) mend(area, target, what, text string, can bool) {
 	hint := ""
 	if can {
-		hint = "no value is lost by that: `ugdsctl fsck --repair --yes` writes it anew"
+		hint = "no value is lost by a damaged label or superblock copy: `ugdsctl fsck --repair --yes` writes it anew"
 	}
 	r.Findings = append(r.Findings, Finding{Severity: SevWarning, Area: area, Target: target, Text: text, Hint: hint, Mends: what})
 }

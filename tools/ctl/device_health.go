@@ -89,22 +89,34 @@ func deviceHealth(ctx context.Context, e *Env, t *Target, args []string) error {
 	}
 	doc := deviceHealthDoc{header: head(verbDeviceHealth, nil), Devices: []healthDoc{}}
 	well := true
-	for _, target := range targets {
+	var failed []error
+	for _, target := range targets { // one that fails says nothing of the others
 		err := e.withDevice(ctx, t, target, func(d driver.Device) error {
 			c, err := controllerOf(verbDeviceHealth, target, d)
 			if err != nil {
 				return err
 			}
 			h, err := healthOf(ctx, c)
+			if err != nil {
+				return err
+			}
 			doc.Devices = append(doc.Devices, h)
 			well = well && h.OK
-			return err
+			return nil
 		})
 		if err != nil {
+			failed = append(failed, err)
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	if len(doc.Devices) > 0 || len(failed) == 0 {
+		if err := e.showHealth(&doc); err != nil {
 			return err
 		}
 	}
-	if err := e.showHealth(&doc); err != nil || well {
+	if err := errors.Join(failed...); err != nil || well {
 		return err
 	}
 	return quietly(ExitFailure)

@@ -2,6 +2,7 @@ package ctl
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -51,16 +52,31 @@ func deviceInfo(ctx context.Context, e *Env, t *Target, args []string) error {
 		return err
 	}
 	doc := deviceInfoDoc{header: head(verbDeviceInfo, nil), Devices: []infoDoc{}}
-	for _, target := range targets {
+	var failed []error
+	for _, target := range targets { // one that fails says nothing of the others
 		err := e.withDevice(ctx, t, target, func(d driver.Device) error {
 			in, err := describe(ctx, d)
-			doc.Devices = append(doc.Devices, in)
+			if err == nil {
+				doc.Devices = append(doc.Devices, in)
+			}
 			return err
 		})
 		if err != nil {
+			failed = append(failed, err)
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	if len(doc.Devices) > 0 {
+		if err := e.showInfo(&doc); err != nil {
 			return err
 		}
 	}
+	return errors.Join(failed...)
+}
+
+func (e *Env) showInfo(doc *deviceInfoDoc) error {
 	if e.JSON {
 		return e.emit(doc)
 	}

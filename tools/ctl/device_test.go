@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -188,5 +189,21 @@ func TestDeviceVerbs(t *testing.T) {
 	}
 	if out := l.out.String(); !strings.Contains(out, "Nothing was changed") || !strings.Contains(out, "was ready after") {
 		t.Error(out)
+	}
+}
+
+// TestOneOfSeveralFails: a target that cannot be opened is an error, and the others are shown.
+func TestOneOfSeveralFails(t *testing.T) {
+	args := []string{"sim:size=64MiB", filepath.Join(t.TempDir(), "none"), "sim:size=64MiB,nsid=3"}
+	for name, show := range map[string]func(*Env) error{
+		"info":   func(e *Env) error { return DeviceInfo(t.Context(), e, &Target{}, args) },
+		"health": func(e *Env) error { return DeviceHealth(t.Context(), e, &Target{}, args) },
+	} {
+		var out bytes.Buffer
+		e := &Env{Stdout: &out, Stderr: io.Discard}
+		if err := show(e); !errors.Is(err, base.ErrNotFound) || !strings.Contains(out.String(), "nsid=3") ||
+			strings.Count(out.String(), "sim:size=64MiB") != 2 {
+			t.Errorf("%s: %v\n%s", name, err, &out)
+		}
 	}
 }

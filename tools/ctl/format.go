@@ -103,7 +103,14 @@ func (e *Env) showLost(d *formatDoc) error {
 		}
 	}
 	if d.Holds != "" {
-		return e.say("lost: %s, which held %s", d.Meta, d.Holds)
+		if err := e.say("lost: %s, which held %s", d.Meta, d.Holds); err != nil {
+			return err
+		}
+	}
+	for _, target := range d.Config.Orphans {
+		if err := e.say("orphan: %s, which no %s names any more", target, ConfigName); err != nil {
+			return err
+		}
 	}
 	return nil
 }
