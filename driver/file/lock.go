@@ -215,6 +215,10 @@ type verdict struct {
 	why     string
 }
 
+// landing is told of an owner that is not there. From within a container those outside,
+// and in others, look like that.
+const landing = " is dead and its last requests are still landing, or it lives in another container"
+
 // judge names the holder of path. Everything it reads is text for people and a
 // reason to wait or not; the lock alone decides who owns the file.
 func judge(path string, scan bool) verdict {
@@ -241,13 +245,13 @@ func judge(path string, scan bool) verdict {
 		}
 	}
 	if known {
-		return verdict{dead: true, why: rec.String() + " is dead, its last requests are still landing"}
+		return verdict{dead: true, why: rec.String() + landing}
 	}
 	if pid := unix.LockOwner(st); pid > 0 {
 		if (unix.Proc{PID: pid}).Alive() {
 			return verdict{pid: pid, why: fmt.Sprintf("pid %d (%s) has it locked", pid, unix.ProcName(pid))}
 		}
-		return verdict{dead: true, why: fmt.Sprintf("pid %d is dead, its last requests are still landing", pid)}
+		return verdict{dead: true, why: fmt.Sprintf("pid %d", pid) + landing}
 	}
 	if st.Kind == unix.KindBlock {
 		return verdict{inUse: true, unknown: true, why: "another program has opened it exclusively"}

@@ -35,6 +35,9 @@ func Man(ctx context.Context, e *Env, o ManOptions) error {
 }
 
 func man(ctx context.Context, e *Env, o ManOptions) error {
+	if o.Dir == "" {
+		return usage("man", "where? a directory for the pages")
+	}
 	doc := manDoc{head("man", nil), o.Dir, slices.Sorted(maps.Keys(o.Pages))}
 	if err := mayFill("man", o.Dir); err != nil {
 		return err

@@ -83,7 +83,8 @@ func mounted(t testing.TB, disk string) (unmount func()) {
 	if err := os.MkdirAll(mountPoint, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	sh(t, "mount", "-t", "ext2", disk, mountPoint)
+	// For reading: a file system writes to its superblock whenever it likes.
+	sh(t, "mount", "-t", "ext2", "-o", "ro", disk, mountPoint)
 	return func() { sh(t, "umount", mountPoint) }
 }
 
@@ -115,7 +116,7 @@ func useMounted(u *inUse) {
 // useHiddenMount: only another process sees the mount, as with containers.
 func useHiddenMount(u *inUse) {
 	sh(u.t, "mke2fs", u.disk)
-	c := exec.Command("sh", "-c", "mount -t ext2 "+u.disk+" "+mountPoint+" && echo mounted && exec sleep 60")
+	c := exec.Command("sh", "-c", "mount -t ext2 -o ro "+u.disk+" "+mountPoint+" && echo mounted && exec sleep 60")
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
 	u.holder(c, "mounted", func() { u.refused(u.disk, mountPoint, "process "+strconv.Itoa(c.Process.Pid)) })
 }
